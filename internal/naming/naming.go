@@ -62,6 +62,7 @@ const (
 const (
 	PathBin       = "/kumki/bin"                    // our two binaries, copied by the init container
 	PathPasswd    = "/kumki/bin/passwd"             // a passwd file with the pod's own UID, mounted at /etc/passwd
+	PathGroup     = "/kumki/bin/group"              // a group file with the pod's own GID, mounted at /etc/group
 	PathRun       = "/kumki/run"                    // unix sockets
 	PathConfig    = "/kumki/config"                 // ConfigMap <cluster>-config
 	PathTLSServer = "/kumki/tls/server"             // tls.crt tls.key ca.crt of the PostgreSQL server
