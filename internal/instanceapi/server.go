@@ -114,7 +114,9 @@ func (s *Server) only(names []string, next http.HandlerFunc) http.Handler {
 	})
 }
 
-func (s *Server) status(w http.ResponseWriter, r *http.Request) { answer(w, s.handle.Status(r.Context())) }
+func (s *Server) status(w http.ResponseWriter, r *http.Request) {
+	answer(w, s.handle.Status(r.Context()))
+}
 
 func (s *Server) peer(w http.ResponseWriter, r *http.Request) {
 	var m election.Message
@@ -143,7 +145,9 @@ func (s *Server) restart(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) stop(w http.ResponseWriter, r *http.Request) { accepted(w, s.handle.Stop(r.Context())) }
+func (s *Server) stop(w http.ResponseWriter, r *http.Request) {
+	accepted(w, s.handle.Stop(r.Context()))
+}
 
 func decode(w http.ResponseWriter, r *http.Request, into any) bool {
 	err := json.NewDecoder(r.Body).Decode(into)

@@ -24,6 +24,8 @@ const (
 	LabelName      = "app.kubernetes.io/name"
 	LabelAppInst   = "app.kubernetes.io/instance"
 	LabelManagedBy = "app.kubernetes.io/managed-by"
+	// LabelRole on a pod says what the instance is, for people and for <cluster>-ro; it never decides where writes go.
+	LabelRole = Group + "/role"
 	// LabelWatch is on user-made Secrets that a cluster names, so that the operator may cache them: nothing else is watched.
 	LabelWatch = Group + "/watch"
 	// LabelPod is Kubernetes' own label with the pod's name; <cluster>-rw selects by it.
@@ -35,6 +37,8 @@ const (
 	ValueName      = "postgresql"
 	ValueManagedBy = "kumki"
 	ValueDatabase  = "database"
+	ValuePrimary   = "primary" // of LabelRole
+	ValueStandby   = "standby" // of LabelRole
 )
 
 // Annotations.
@@ -49,6 +53,8 @@ const (
 	AnnotationSwitchover = Group + "/switchover-to"
 	// AnnotationRestart on a PostgreSQLCluster restarts every instance in order when its value changes.
 	AnnotationRestart = Group + "/restart"
+	// AnnotationRotateCA on a PostgreSQLCluster makes a new CA and new certificates when its value changes.
+	AnnotationRotateCA = Group + "/rotate-ca"
 )
 
 // Ports of an instance.
