@@ -53,8 +53,8 @@ help: ## Show this help.
 ##@ Try it
 
 .PHONY: demo
-demo: cluster-up images operator-image deploy ## A cluster, the operator, three PostgreSQL instances; then the primary is killed.
-	@KUBECONFIG=$(KUBECONFIG_OF_CLUSTER) hack/demo.sh
+demo: ## A cluster, the operator, three PostgreSQL instances; then the primary is killed.
+	@hack/demo.sh
 
 ##@ Development
 
