@@ -6,7 +6,7 @@
 # KUMKI_SIM_RUNS  seeded runs of the simulation, default 100000
 # TEST_FLAGS      more flags of go test, for example: -race
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 KUBEBUILDER_ASSETS=$(bin/localkube envtest | tail -n 1) || exit 1
 export KUBEBUILDER_ASSETS

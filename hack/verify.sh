@@ -2,7 +2,7 @@
 # Proves that what is generated is up to date, that all Go code is formatted, and that the manifests can be built and are consistent.
 # "make verify" has run the generators before.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 status=0
 fail() {
