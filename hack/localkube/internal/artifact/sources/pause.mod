@@ -1,0 +1,3 @@
+module localkube.kumki.dev/pause
+
+go 1.26
