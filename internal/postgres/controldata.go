@@ -6,126 +6,157 @@ import (
 	"strings"
 )
 
-// ClusterState is "Database cluster state" of pg_controldata.
-type ClusterState string
-
-// Values of ClusterState that decisions hang on.
-const (
-	StateShutDown           ClusterState = "shut down"
-	StateShutDownInRecovery ClusterState = "shut down in recovery"
-	StateShuttingDown       ClusterState = "shutting down"
-	StateCrashRecovery      ClusterState = "in crash recovery"
-	StateArchiveRecovery    ClusterState = "in archive recovery"
-	StateInProduction       ClusterState = "in production"
-)
-
-// ControlData is what pg_controldata says of a data directory. LSNs are byte positions in the WAL.
+// ControlData is what pg_controldata prints of a stopped or running server's pg_control.
 type ControlData struct {
 	SystemIdentifier string
-	State            ClusterState
-	// CheckpointLSN is where the latest checkpoint record begins; of a cluster that is "shut down" it is the last record.
-	CheckpointLSN uint64
-	RedoLSN       uint64
+	// State is pg_controldata's words: "shut down", "in production", "in archive recovery", …
+	State string
+	// Timeline, CheckpointLSN and RedoLSN are of the latest checkpoint (on a standby: restartpoint) record.
 	Timeline      uint32
 	PrevTimeline  uint32
-	// MinRecoveryEnd is how far a standby must replay before it is consistent; zero when no recovery is under way.
-	MinRecoveryEnd         uint64
+	CheckpointLSN LSN
+	RedoLSN       LSN
+	// RedoWALFile is the WAL segment that recovery begins with.
+	RedoWALFile string
+	// MinRecoveryEnd is how far a standby has to replay before its files are consistent; zero on a server that was a primary.
+	MinRecoveryEnd         LSN
 	MinRecoveryEndTimeline uint32
-	// BackupStart is set while a base backup has not been replayed to its end: WAL of it may be missing.
-	BackupStart uint64
-	WALLevel    string
-	WALLogHints bool
-	Checksums   bool
-	// WALSegmentBytes is the size of a WAL file.
+	// BackupStart, BackupEnd and EndOfBackupRequired: the files are of a base backup whose end was not replayed yet.
+	BackupStart         LSN
+	BackupEnd           LSN
+	EndOfBackupRequired bool
+	// Settings of StandbyMustMatch as the primary had them.
+	Settings        map[string]int
+	WALLevel        string
+	WALLogHints     bool
 	WALSegmentBytes int64
-	// Settings that a standby must match: the values in force when the server last ran as primary.
-	Settings map[string]string
+	WALBlockBytes   int64
+	// DataChecksums says that data pages carry checksums.
+	DataChecksums bool
+	// ControlVersion and CatalogVersion are of the programs that made the files.
+	ControlVersion int
+	CatalogVersion int
 }
 
-// CleanlyShutDown says that no crash recovery is needed at the next start.
-func (c ControlData) CleanlyShutDown() bool {
-	return c.State == StateShutDown || c.State == StateShutDownInRecovery
-}
+// Values of ControlData.State that decide something.
+const (
+	StateShutDown           = "shut down"
+	StateShutDownInRecovery = "shut down in recovery"
+	StateInProduction       = "in production"
+	StateInRecovery         = "in archive recovery"
+)
 
-// WasPrimary says that the server last ran as primary (or was shut down as one).
-func (c ControlData) WasPrimary() bool {
-	switch c.State {
-	case StateShutDown, StateShuttingDown, StateInProduction, StateCrashRecovery:
-		return true
+// ParseControlData reads the output of pg_controldata, which has to be run with LC_ALL=C. It is an error when what decides is missing
+// or when the control file's checksum is wrong.
+func ParseControlData(out string) (ControlData, error) {
+	if strings.Contains(out, "CRC checksum does not match") || strings.Contains(out, "Calculated CRC checksum") {
+		return ControlData{}, fmt.Errorf("the control file is damaged: its checksum does not match its content")
 	}
-	return false
-}
-
-var controlSettings = map[string]string{
-	"max_connections setting":      "max_connections",
-	"max_worker_processes setting": "max_worker_processes",
-	"max_wal_senders setting":      "max_wal_senders",
-	"max_prepared_xacts setting":   "max_prepared_transactions",
-	"max_locks_per_xact setting":   "max_locks_per_transaction",
-}
-
-// ParseControlData reads the output of pg_controldata, run with LC_ALL=C. An error names the line that is missing or wrong.
-func ParseControlData(output string) (ControlData, error) {
-	p := controlParser{lines: map[string]string{}}
-	for line := range strings.Lines(output) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			p.lines[key] = strings.TrimSpace(value)
+	p := controlParser{fields: map[string]string{}}
+	for line := range strings.SplitSeq(out, "\n") {
+		if k, v, ok := strings.Cut(line, ":"); ok {
+			p.fields[strings.TrimSpace(k)] = strings.TrimSpace(v)
 		}
 	}
 	c := ControlData{
 		SystemIdentifier:       p.text("Database system identifier"),
-		State:                  ClusterState(p.text("Database cluster state")),
+		State:                  p.text("Database cluster state"),
+		Timeline:               uint32(p.number("Latest checkpoint's TimeLineID")),
+		PrevTimeline:           uint32(p.number("Latest checkpoint's PrevTimeLineID")),
 		CheckpointLSN:          p.lsn("Latest checkpoint location"),
 		RedoLSN:                p.lsn("Latest checkpoint's REDO location"),
-		Timeline:               uint32(p.number("Latest checkpoint's TimeLineID", 32)),
-		PrevTimeline:           uint32(p.number("Latest checkpoint's PrevTimeLineID", 32)),
+		RedoWALFile:            p.text("Latest checkpoint's REDO WAL file"),
 		MinRecoveryEnd:         p.lsn("Minimum recovery ending location"),
-		MinRecoveryEndTimeline: uint32(p.number("Min recovery ending loc's timeline", 32)),
+		MinRecoveryEndTimeline: uint32(p.number("Min recovery ending loc's timeline")),
 		BackupStart:            p.lsn("Backup start location"),
+		BackupEnd:              p.lsn("Backup end location"),
+		EndOfBackupRequired:    p.text("End-of-backup record required") == "yes",
 		WALLevel:               p.text("wal_level setting"),
 		WALLogHints:            p.text("wal_log_hints setting") == "on",
-		Checksums:              p.number("Data page checksum version", 32) != 0,
-		WALSegmentBytes:        int64(p.number("Bytes per WAL segment", 63)),
-		Settings:               map[string]string{},
+		WALSegmentBytes:        p.number("Bytes per WAL segment"),
+		WALBlockBytes:          p.number("WAL block size"),
+		DataChecksums:          p.number("Data page checksum version") != 0,
+		ControlVersion:         int(p.number("pg_control version number")),
+		CatalogVersion:         int(p.number("Catalog version number")),
+		Settings: map[string]int{
+			"max_connections":           int(p.number("max_connections setting")),
+			"max_worker_processes":      int(p.number("max_worker_processes setting")),
+			"max_wal_senders":           int(p.number("max_wal_senders setting")),
+			"max_prepared_transactions": int(p.number("max_prepared_xacts setting")),
+			"max_locks_per_transaction": int(p.number("max_locks_per_xact setting")),
+		},
 	}
-	for key, name := range controlSettings {
-		c.Settings[name] = p.text(key)
-	}
-	if p.err != nil {
-		return ControlData{}, p.err
-	}
-	return c, nil
+	return c, p.err
 }
 
-// controlParser keeps the first error.
+// controlParser remembers the first field that is missing or unreadable.
 type controlParser struct {
-	lines map[string]string
-	err   error
+	fields map[string]string
+	err    error
 }
 
 func (p *controlParser) text(key string) string {
-	value, ok := p.lines[key]
-	if (!ok || value == "") && p.err == nil {
-		p.err = fmt.Errorf("pg_controldata printed no %q; is it of the data directory's version, and LC_ALL=C?", key)
+	v, ok := p.fields[key]
+	if !ok && p.err == nil {
+		p.err = fmt.Errorf("pg_controldata printed no %q: run it with LC_ALL=C and with the programs of the data's own major version", key)
 	}
-	return value
+	return v
 }
 
-func (p *controlParser) number(key string, bits int) uint64 {
-	n, err := strconv.ParseUint(p.text(key), 10, bits)
+func (p *controlParser) number(key string) int64 {
+	n, err := strconv.ParseInt(p.text(key), 10, 64)
 	if err != nil && p.err == nil {
-		p.err = fmt.Errorf("pg_controldata, %q: %w", key, err)
+		p.err = fmt.Errorf("pg_controldata: %s: %w", key, err)
 	}
 	return n
 }
 
-func (p *controlParser) lsn(key string) uint64 {
-	text := p.text(key)
-	high, low, ok := strings.Cut(text, "/")
-	h, errHigh := strconv.ParseUint(high, 16, 32)
-	l, errLow := strconv.ParseUint(low, 16, 32)
-	if (!ok || errHigh != nil || errLow != nil) && p.err == nil {
-		p.err = fmt.Errorf("pg_controldata, %q: %q is no WAL position", key, text)
+func (p *controlParser) lsn(key string) LSN {
+	l, err := ParseLSN(p.text(key))
+	if err != nil && p.err == nil {
+		p.err = fmt.Errorf("pg_controldata: %s: %w", key, err)
 	}
-	return h<<32 | l
+	return l
+}
+
+// CleanShutdown says that a primary was shut down in order: its WAL ends with the shutdown checkpoint, see ShutdownEnd.
+func (c ControlData) CleanShutdown() bool { return c.State == StateShutDown }
+
+// WasStandby says that the server ran in recovery when it last wrote its control file.
+func (c ControlData) WasStandby() bool {
+	return c.State == StateShutDownInRecovery || c.State == StateInRecovery
+}
+
+// Sizes of WAL on disk, the same in all supported versions: access/xlogrecord.h, access/xlog_internal.h, catalog/pg_control.h.
+const (
+	checkpointRecordBytes = 24 + 2 + 88 // record header, short data header, struct CheckPoint
+	walShortPageHeader    = 24
+	walLongPageHeader     = 40
+	walAlign              = 8
+)
+
+// ShutdownEnd is the end of the WAL of a cleanly shut down primary: the byte after the shutdown checkpoint's record. A standby that flushed
+// so far has every commit. False when the server was not shut down cleanly.
+func (c ControlData) ShutdownEnd() (LSN, bool) {
+	if !c.CleanShutdown() || c.WALBlockBytes <= walLongPageHeader || c.WALSegmentBytes <= 0 {
+		return 0, false
+	}
+	block, segment := uint64(c.WALBlockBytes), uint64(c.WALSegmentBytes)
+	pos, left := uint64(c.CheckpointLSN), uint64(checkpointRecordBytes)
+	for {
+		room := block - pos%block
+		if left < room {
+			pos += left
+			break
+		}
+		pos += room
+		if left -= room; left == 0 {
+			break
+		}
+		pos += walShortPageHeader
+		if (pos-walShortPageHeader)%segment == 0 {
+			pos += walLongPageHeader - walShortPageHeader
+		}
+	}
+	return LSN((pos + walAlign - 1) &^ (walAlign - 1)), true
 }
