@@ -12,9 +12,6 @@ const (
 	KeyKey  = "tls.key"
 	// KeyCA holds every CA that is trusted now; more than one while the CA is changed.
 	KeyCA = "ca.crt"
-	// keyNextCert and keyNextKey of the CA's Secret hold the CA that is trusted already and does not sign yet.
-	keyNextCert = "next.crt"
-	keyNextKey  = "next.key"
 	// keyRotation is the value of naming.AnnotationRotateCA that the CA was last changed for.
 	keyRotation = "rotation"
 )
@@ -43,11 +40,13 @@ type Request struct {
 	Cluster, Namespace string
 	// ServiceNames are more Services of the cluster (spec.service.additional), by full name.
 	ServiceNames []string
+	// Hosts are more host names and IP addresses that clients reach the server by, those of load balancers for example.
+	Hosts []string
 	// ServerByUser: spec.tls.serverSecret is set, so no server certificate is made.
 	ServerByUser bool
 	// Rotate is the value of naming.AnnotationRotateCA; a change makes a new CA.
 	Rotate string
-	// Settled: all instances are up and had the present Secrets mounted; a change of the CA proceeds only then.
+	// Settled: all instances are up and have the present Secrets mounted; a change of the CA proceeds only then.
 	Settled bool
 	// Found is what the Secrets hold now.
 	Found Set
