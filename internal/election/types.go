@@ -10,13 +10,15 @@ import (
 	"time"
 )
 
-// Position is a place in the write-ahead log: the timeline and the flushed LSN on it.
+// Position is a place in the write-ahead log: the timeline and the flushed LSN on it. Timeline is that of the last record
+// before LSN, not the one that a standby hopes to follow.
 type Position struct {
 	Timeline uint32 `json:"timeline"`
 	LSN      uint64 `json:"lsn"`
 }
 
 // Compare orders positions by timeline, then LSN: a newer timeline was begun by a primary that held all acknowledged commits.
+// It is sound only because no two primaries ever write the same timeline (Record.Timeline).
 func (p Position) Compare(q Position) int {
 	if c := cmp.Compare(p.Timeline, q.Timeline); c != 0 {
 		return c
@@ -44,8 +46,10 @@ type Release struct {
 	// Clean: PostgreSQL was shut down, and End is the end of its write-ahead log. Whoever has End has every commit.
 	Clean bool     `json:"clean,omitempty"`
 	End   Position `json:"end,omitzero"`
-	// Stay asks the others to stay standbys: the cluster is suspended, or its only holder restarts in place.
+	// Suspended asks everybody to stay down until the configuration says that the cluster is not suspended any more.
 	Suspended bool `json:"suspended,omitempty"`
+	// AcceptLoss is set by a person only: To may lead with whatever it has. The old primary must be known to be dead.
+	AcceptLoss bool `json:"acceptLoss,omitempty"`
 }
 
 // Record is the leadership record in the cluster's Lease, changed only by compare-and-swap on the resource version.
@@ -63,7 +67,10 @@ type Record struct {
 	Members []string `json:"members,omitempty"`
 	// Position of the holder at its last renewal.
 	Position Position `json:"position,omitzero"`
-	// Renewals counts renewals of this term, so that watchers see each one.
+	// Timeline is the highest timeline that any holder ever claimed. A promotion claims the next one here before it begins, so that
+	// a timeline has one writer.
+	Timeline uint32 `json:"timeline,omitempty"`
+	// Renewals counts the attempts to write this term, so that watchers see each one and the writer knows its own.
 	Renewals int64 `json:"renewals,omitempty"`
 	// Released is set when the holder let go.
 	Released *Release `json:"released,omitempty"`
@@ -118,6 +125,7 @@ type Config struct {
 	Num           int   // number of synchronous standbys wanted
 	MaxLag        int64 // bytes; Asynchronous: farthest behind the recorded position
 	Bootstrap     bool  // no system identifier is known: Members[0] may make a new database
+	Suspended     bool  // the cluster is suspended: a holder stops cleanly, nobody leads
 	Timing        Timing
 }
 
@@ -150,8 +158,13 @@ type Message struct {
 	Empty    bool     `json:"empty,omitempty"`
 	// Vacant: why the candidate holds the lease vacant (SealRequest): Expired, Released, HolderDead, NoRecord.
 	Vacant string `json:"vacant,omitempty"`
-	// Version is the Lease's resource version that the candidate goes by.
-	Version string `json:"version,omitempty"`
+	// Version is the Lease's resource version that the candidate goes by, RecordTerm the term that the Lease had then.
+	Version    string `json:"version,omitempty"`
+	RecordTerm int64  `json:"recordTerm,omitempty"`
+	// Unfit: the sender has data that cannot be started (interrupted clone or rewind).
+	Unfit bool `json:"unfit,omitempty"`
+	// SystemIdentifier of the sender's data.
+	SystemIdentifier string `json:"systemIdentifier,omitempty"`
 }
 
 // Local is what the driver sees of its own PostgreSQL, given with every EventLocal.
@@ -159,10 +172,15 @@ type Local struct {
 	HasData          bool
 	SystemIdentifier string
 	Running          bool // postmaster up and accepting connections
-	InRecovery       bool
-	Position         Position // flushed: of the WAL receiver on a standby, of the server on a primary; from pg_control when stopped
-	// Standbys that stream from here and have caught up (primary only).
+	// InRecovery: it is a standby; when it is down: its data is a standby's (standby.signal is there), so that leading needs a promotion.
+	InRecovery bool
+	// Position is what is flushed: of the WAL receiver on a standby, of the server on a primary. When stopped it may be
+	// pg_control's, which is only a lower bound: decisions go by EventSealed's.
+	Position Position
+	// Standbys that stream from here and have caught up (primary only), and how far each has flushed (pg_stat_replication.flush_lsn).
+	// A quorum is recorded only once Flushed shows it to hold everything; nil Flushed proves nothing.
 	Standbys []string
+	Flushed  []uint64
 	// SyncInForce is the quorum that PostgreSQL works by now, by its setting (primary only).
 	SyncInForce Quorum
 	// NeedsRepair: the data cannot be started as primary (interrupted clone or rewind).
@@ -188,13 +206,20 @@ type (
 		OK, Conflict bool
 		Lease        Lease
 	}
-	// EventHolderDead: the container or node of that pod UID is proven dead.
-	EventHolderDead struct{ UID string }
+	// EventHolderDead: the container or node of that pod UID is proven dead. Term is that of the Lease that was read *before* the pod's
+	// status was, since a restarted container has the same UID (0: the term of the Lease that the core saw last). An instance feeds no
+	// EventLease before its own pod's status says that its container runs, so that a late proof never hits a restarted holder.
+	EventHolderDead struct {
+		UID  string
+		Term int64
+	}
 	// EventMessage: a message came in.
 	EventMessage struct{ Message Message }
 	// EventLocal: the state of the own PostgreSQL.
 	EventLocal struct{ Local Local }
-	// EventSealed answers EffectSeal: the promise is on disk, no WAL comes in any more, Position is flushed.
+	// EventSealed answers EffectSeal: the promise is on disk, no WAL comes in any more. Position is exact: nothing that was ever
+	// flushed, and so perhaps acknowledged, lies beyond it. A server that is down is started as a standby without a source, or its
+	// WAL is read to the end; an instance that cannot tell its position does not answer.
 	EventSealed struct {
 		Term     int64
 		Position Position
@@ -250,25 +275,31 @@ type (
 	}
 	// EffectSend: send a message to a peer; it may be lost, late or doubled.
 	EffectSend struct{ Message Message }
-	// EffectSeal: write the promise of Term to disk (fsync), stop the WAL receiver for good, then EventSealed.
+	// EffectRead: read the Lease now (not from a cache), then EventLease or EventAPIFailed.
+	EffectRead struct{}
+	// EffectSeal: write the promise of Term to the data volume (fsync), stop the WAL receiver until the next EffectFollow, then
+	// EventSealed. It never stops a primary.
 	EffectSeal struct{ Term int64 }
 	// EffectFence: SIGKILL the whole PostgreSQL tree now, then EventFenced.
 	EffectFence struct{ Reason string }
 	// EffectDeadline: the guard kills PostgreSQL's tree at At (driver's clock) unless told otherwise. Zero: no deadline (not leading).
 	EffectDeadline struct{ At time.Duration }
-	// EffectPromote: leadership of Term was won by a running standby: promote it with Sync in force from the first commit on.
+	// EffectPromote: leadership of Term was won by a standby: promote it (start it as a standby first if it is down) with Sync in force
+	// from the first commit on. The new timeline must be Timeline or a later one: others may have been begun that this instance never saw.
 	EffectPromote struct {
-		Term int64
-		Sync Quorum
+		Term     int64
+		Timeline uint32
+		Sync     Quorum
 	}
-	// EffectLead: leadership of Term was won by an instance whose PostgreSQL is down: start it as primary with Sync in force.
-	// Init: make a new database first.
+	// EffectLead: leadership of Term was won by an instance whose PostgreSQL is down and whose data is a primary's: start it as primary
+	// on its own timeline with Sync in force. Init: make a new database first.
 	EffectLead struct {
 		Term int64
 		Sync Quorum
 		Init bool
 	}
-	// EffectFollow: stream from Leader, which holds Term (clone or rewind first if need be).
+	// EffectFollow: stream from Leader, which holds Term (clone or rewind first if need be). Term is written to disk as promised first, so
+	// that the instance follows no lower one after a restart.
 	EffectFollow struct {
 		Leader, LeaderUID string
 		Term              int64
@@ -283,6 +314,7 @@ type (
 
 func (EffectCAS) effect()          {}
 func (EffectSend) effect()         {}
+func (EffectRead) effect()         {}
 func (EffectSeal) effect()         {}
 func (EffectFence) effect()        {}
 func (EffectDeadline) effect()     {}
