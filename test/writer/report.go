@@ -41,10 +41,10 @@ type Report struct {
 
 const examples = 20
 
-// Present returns the sorted ids of this run's rows on the server that dsn leads to. It tries until ctx ends.
-func (w *Writer) Present(ctx context.Context, dsn func() (string, error)) ([]int64, error) {
+// Present returns the sorted ids of this run's rows on the target, which may be a standby. It tries until ctx ends.
+func (w *Writer) Present(ctx context.Context, target Target) ([]int64, error) {
 	for {
-		ids, err := w.present(ctx, dsn)
+		ids, err := w.present(ctx, target)
 		if err == nil {
 			return ids, nil
 		}
@@ -54,8 +54,8 @@ func (w *Writer) Present(ctx context.Context, dsn func() (string, error)) ([]int
 	}
 }
 
-func (w *Writer) present(ctx context.Context, dsn func() (string, error)) ([]int64, error) {
-	conn, err := w.connect(ctx, dsn)
+func (w *Writer) present(ctx context.Context, target Target) ([]int64, error) {
+	conn, err := w.connect(ctx, target)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (w *Writer) present(ctx context.Context, dsn func() (string, error)) ([]int
 
 // Verify reads back what was written and compares. Outage counts gaps that end after since. It tries to read until ctx ends.
 func (w *Writer) Verify(ctx context.Context, since time.Time) (Report, error) {
-	ids, err := w.Present(ctx, w.config.DSN)
+	ids, err := w.Present(ctx, w.config.Target)
 	if err != nil {
 		return Report{}, err
 	}

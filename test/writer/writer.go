@@ -22,12 +22,17 @@ import (
 // DialFunc opens the TCP connection of a client.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Config of a writer. Zero values are replaced by the defaults named below.
-type Config struct {
+// Target is where a client connects to.
+type Target struct {
 	// DSN is asked before every connection, so that a new password or certificate is taken up.
 	DSN func() (string, error)
 	// Dial opens connections. Default: the host's network.
 	Dial DialFunc
+}
+
+// Config of a writer. Zero values are replaced by the defaults named below.
+type Config struct {
+	Target
 	// Connections that write at the same time. Default: 4.
 	Connections int
 	// Rows of one transaction. Default: 2, so that a torn transaction shows.
@@ -99,7 +104,7 @@ func (w *Writer) createTable(ctx context.Context) error {
 }
 
 func (w *Writer) tryOnce(ctx context.Context, query string) error {
-	conn, err := w.connect(ctx, w.config.DSN)
+	conn, err := w.connect(ctx, w.config.Target)
 	if err != nil {
 		return err
 	}
@@ -125,7 +130,7 @@ func (w *Writer) writeOn(ctx context.Context, number int64) {
 
 // session connects and writes until something fails or ctx ends.
 func (w *Writer) session(ctx context.Context, next *int64) error {
-	conn, err := w.connect(ctx, w.config.DSN)
+	conn, err := w.connect(ctx, w.config.Target)
 	if err != nil {
 		return err
 	}
@@ -159,8 +164,8 @@ func (w *Writer) insert(ctx context.Context, conn *pgconn.PgConn, first int64) e
 }
 
 // connect opens one connection, within ConnectTimeout for each address of the DSN.
-func (w *Writer) connect(ctx context.Context, dsn func() (string, error)) (*pgconn.PgConn, error) {
-	text, err := dsn()
+func (w *Writer) connect(ctx context.Context, target Target) (*pgconn.PgConn, error) {
+	text, err := target.DSN()
 	if err != nil {
 		return nil, fmt.Errorf("read the DSN: %w", err)
 	}
@@ -170,8 +175,8 @@ func (w *Writer) connect(ctx context.Context, dsn func() (string, error)) (*pgco
 	}
 	config.ConnectTimeout = w.config.ConnectTimeout
 	config.RuntimeParams["application_name"] = "kumki-writer"
-	if w.config.Dial != nil {
-		config.DialFunc = pgconn.DialFunc(w.config.Dial)
+	if target.Dial != nil {
+		config.DialFunc = pgconn.DialFunc(target.Dial)
 		config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	}
 	return pgconn.ConnectConfig(ctx, config)
