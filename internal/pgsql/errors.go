@@ -1,27 +1,36 @@
 package pgsql
 
 import (
+	"context"
 	"errors"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // IsStarting says that the server is there and does not accept connections yet, or no more: it starts up, recovers without having
-// reached a consistent state, or shuts down (SQLSTATE 57P03).
+// reached a consistent state, or shuts down.
 func IsStarting(err error) bool { return sqlState(err) == "57P03" }
 
-// IsDown says that nothing answered at all: no socket, refused, or the connection broke. A timeout is not down: the server may be wedged.
+// IsFull says that the server is up and has no connection left, not even one of superuser_reserved_connections.
+func IsFull(err error) bool { return sqlState(err) == "53300" }
+
+// IsDown says that nothing answered: no socket, refused, or the connection broke. A timeout is not down: the server may be wedged.
 func IsDown(err error) bool {
-	if err == nil || sqlState(err) != "" {
-		return false
-	}
-	return !pgconn.Timeout(err)
+	return err != nil && sqlState(err) == "" && !IsTimeout(err)
+}
+
+// IsTimeout says that ctx ended before the server answered.
+func IsTimeout(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || pgconn.Timeout(err)
 }
 
 // sqlState is the SQLSTATE of PostgreSQL's own error, "" for any other.
 func sqlState(err error) string {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pg.Code
+	if s, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		return s.SQLState()
 	}
 	return ""
 }

@@ -73,8 +73,8 @@ type Roles interface {
 	SetPassword(ctx context.Context, role, verifier string) error
 	// DropPassword takes the password of an existing role away, unless it has none.
 	DropPassword(ctx context.Context, role string) error
-	// ExecScript runs the text of SQL commands in a database as one script, like psql -f with ON_ERROR_STOP; the first error ends it.
-	// It is bounded by ctx only.
+	// ExecScript runs the text of SQL commands in a database. Several commands are one transaction, so they are done all or not at all;
+	// a command that cannot be part of a transaction (CREATE DATABASE, VACUUM) has to be a text of its own. It is bounded by ctx only.
 	ExecScript(ctx context.Context, database, script string) error
 }
 

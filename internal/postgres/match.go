@@ -75,3 +75,17 @@ func StandbySettings(settings map[string]string, control ControlData) map[string
 	}
 	return out
 }
+
+// FitSegments returns the settings with min_wal_size and max_wal_size no smaller than two WAL segments of the data directory, without which a
+// server does not start. It changes nothing on a data directory whose segments are of the size that WALSegmentMB says.
+func FitSegments(settings map[string]string, control ControlData) map[string]string {
+	out := maps.Clone(settings)
+	least := 2 * control.WALSegmentBytes / mib
+	for _, name := range []string{"min_wal_size", "max_wal_size"} {
+		mb, err := parseMegabytes(out[name])
+		if err == nil && mb < least {
+			out[name] = megabytes(least * mib)
+		}
+	}
+	return out
+}

@@ -103,9 +103,9 @@ func atLeast(low int, why string) func(string) string {
 	}
 }
 
-// LogLinePrefix makes PostgreSQL's lines on stderr readable for machines: fields that end with a tab, in the order time, process,
-// process kind, SQLSTATE, user, database, application, host. A line that begins with a tab continues the one before it.
-const LogLinePrefix = "%m\t%p\t%b\t%e\t%u\t%d\t%a\t%h\t"
+// LogLinePrefix makes PostgreSQL's lines on stderr readable for machines: fields that end with |, in the order time, process,
+// process kind, SQLSTATE, user, database. A line that begins with a tab continues the one before it.
+const LogLinePrefix = "%m|%p|%b|%e|%u|%d|"
 
 // OwnInputs is what the owned settings of one instance follow from.
 type OwnInputs struct {
