@@ -9,8 +9,6 @@ import (
 // PostgreSQLClusterSpec is what a user declares of a PostgreSQL cluster: one primary and its hot standbys.
 // +kubebuilder:validation:XValidation:rule="!has(self.replication) || !has(self.replication.synchronousStandbys) || self.replication.durability == 'Asynchronous' || self.replicas == 1 || self.replication.synchronousStandbys < self.replicas",message="replication.synchronousStandbys must be less than replicas: one instance is the primary; raise replicas or lower synchronousStandbys"
 // +kubebuilder:validation:XValidation:rule="!has(self.replication) || self.replication.durability != 'Required' || self.replicas > 1",message="replication.durability Required needs replicas of at least 2: with one instance every write would wait for ever; raise replicas or use Preferred"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.storage.walStorage) || has(self.storage.walStorage)",message="storage.walStorage cannot be removed from a running cluster: move the data to a new cluster instead"
-// +kubebuilder:validation:XValidation:rule="has(oldSelf.storage.walStorage) || !has(self.storage.walStorage)",message="storage.walStorage cannot be added to a running cluster: set it when the cluster is created"
 type PostgreSQLClusterSpec struct {
 	// replicas is the number of instances: one primary, the rest hot standbys. Valid values: 1 to 32. Default: 3.
 	// +kubebuilder:default=3
@@ -47,38 +45,38 @@ type PostgreSQLClusterSpec struct {
 	// storage of each instance. Default: one volume of 10Gi of the default StorageClass.
 	// +kubebuilder:default={}
 	// +optional
-	Storage StorageSpec `json:"storage,omitempty"`
+	Storage StorageSpec `json:"storage,omitzero"`
 
 	// resources of the PostgreSQL container. Memory-derived settings (shared_buffers, …) follow from the memory limit,
 	// else from the memory request. Default: requests of 100m CPU and 256Mi memory, no limits.
 	// +optional
-	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	Resources corev1.ResourceRequirements `json:"resources,omitzero"`
 
 	// postgresql is PostgreSQL's own configuration.
 	// +optional
-	PostgreSQL PostgreSQLConfiguration `json:"postgresql,omitempty"`
+	PostgreSQL PostgreSQLConfiguration `json:"postgresql,omitzero"`
 
 	// bootstrap says how the first instance's data comes to be. It is read once, when the cluster is created.
 	// +optional
-	Bootstrap BootstrapSpec `json:"bootstrap,omitempty"`
+	Bootstrap BootstrapSpec `json:"bootstrap,omitzero"`
 
 	// replication sets durability and the limits of lag.
 	// +kubebuilder:default={}
 	// +optional
-	Replication ReplicationSpec `json:"replication,omitempty"`
+	Replication ReplicationSpec `json:"replication,omitzero"`
 
 	// service shapes the Services <cluster>-rw, <cluster>-ro and <cluster>-r, and may add more.
 	// +kubebuilder:default={}
 	// +optional
-	Service ServiceSpec `json:"service,omitempty"`
+	Service ServiceSpec `json:"service,omitzero"`
 
 	// tls certificates. Default: made, signed and rotated by the operator.
 	// +optional
-	TLS TLSSpec `json:"tls,omitempty"`
+	TLS TLSSpec `json:"tls,omitzero"`
 
 	// superuser sets access of the superuser postgres.
 	// +optional
-	Superuser SuperuserSpec `json:"superuser,omitempty"`
+	Superuser SuperuserSpec `json:"superuser,omitzero"`
 
 	// affinity of the database pods. Default: spread over nodes (preferred). Given, it replaces the default.
 	// +optional
@@ -116,18 +114,20 @@ type PostgreSQLClusterSpec struct {
 	// nodeLost says when a pod on a lost node is replaced by a new one with a new volume.
 	// +kubebuilder:default={}
 	// +optional
-	NodeLost NodeLostSpec `json:"nodeLost,omitempty"`
+	NodeLost NodeLostSpec `json:"nodeLost,omitzero"`
 }
 
 // StorageSpec describes the volumes of each instance.
-// +kubebuilder:validation:XValidation:rule="quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",message="storage.size cannot shrink: volumes only grow; create a new cluster with the smaller size and move the data"
+// +kubebuilder:validation:XValidation:rule="!has(self.size) || !has(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",message="storage.size cannot shrink: volumes only grow; create a new cluster with the smaller size and move the data"
 // +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",message="storage.storageClassName cannot change on a running cluster: create a new cluster with the other class and move the data"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.walStorage) || has(self.walStorage)",message="storage.walStorage cannot be removed from a running cluster: move the data to a new cluster instead"
+// +kubebuilder:validation:XValidation:rule="has(oldSelf.walStorage) || !has(self.walStorage)",message="storage.walStorage cannot be added to a running cluster: set it when the cluster is created"
 type StorageSpec struct {
 	// size of the data volume, for example 10Gi. At least 64Mi. It can be raised at any time and never lowered. Default: 10Gi.
 	// +kubebuilder:default="10Gi"
 	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Mi')) >= 0",message="storage.size must be 64Mi or more"
 	// +optional
-	Size resource.Quantity `json:"size,omitempty"`
+	Size resource.Quantity `json:"size,omitzero"`
 
 	// storageClassName of the data volume. Default: the Kubernetes cluster's default StorageClass.
 	// +optional
@@ -146,7 +146,7 @@ type StorageSpec struct {
 }
 
 // VolumeSpec describes one more volume of each instance.
-// +kubebuilder:validation:XValidation:rule="quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",message="size cannot shrink: volumes only grow"
+// +kubebuilder:validation:XValidation:rule="!has(self.size) || !has(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",message="size cannot shrink: volumes only grow"
 type VolumeSpec struct {
 	// size of the volume, for example 5Gi. It can be raised at any time and never lowered.
 	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Mi')) >= 0",message="size must be 64Mi or more"
@@ -268,13 +268,13 @@ type ReplicationSpec struct {
 	// maxLagForReads is how far a standby may be behind, in bytes of WAL, and still be ready (and so get reads from <cluster>-ro). Default: 256Mi.
 	// +kubebuilder:default="256Mi"
 	// +optional
-	MaxLagForReads resource.Quantity `json:"maxLagForReads,omitempty"`
+	MaxLagForReads resource.Quantity `json:"maxLagForReads,omitzero"`
 
 	// maxLagForPromotion is how far behind the primary's last recorded position, in bytes of WAL, a standby may be and still be promoted
 	// when durability is Asynchronous. Default: 64Mi.
 	// +kubebuilder:default="64Mi"
 	// +optional
-	MaxLagForPromotion resource.Quantity `json:"maxLagForPromotion,omitempty"`
+	MaxLagForPromotion resource.Quantity `json:"maxLagForPromotion,omitzero"`
 }
 
 // ServiceType is the type of a Service for clients.
