@@ -72,7 +72,9 @@ func TestTheAPIServerTakesEverySampleWithoutAWarning(t *testing.T) {
 type warningsSeen struct{ text []string }
 
 // HandleWarningHeader implements rest.WarningHandler.
-func (w *warningsSeen) HandleWarningHeader(_ int, _ string, text string) { w.text = append(w.text, text) }
+func (w *warningsSeen) HandleWarningHeader(_ int, _ string, text string) {
+	w.text = append(w.text, text)
+}
 
 func TestTheOperatorIsRestricted(t *testing.T) {
 	g := NewWithT(t)
