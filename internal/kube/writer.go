@@ -1,0 +1,215 @@
+// Package kube is the only writer to Kubernetes. It applies objects by server-side apply with one field manager, writes
+// nothing when nothing would change, deletes only what was looked at, and patches status.
+package kube
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/kumki-dev/kumki/internal/naming"
+)
+
+// Result says what Apply did.
+type Result string
+
+// Values of Result.
+const (
+	// Unchanged: the live object has everything already; nothing was sent.
+	Unchanged Result = "Unchanged"
+	// Created: there was no such object.
+	Created Result = "Created"
+	// Updated: the object was there and differed.
+	Updated Result = "Updated"
+	// Terminating: the object is being deleted; it is applied again once it is gone.
+	Terminating Result = "Terminating"
+)
+
+// ForeignError says that an object of a name that a cluster needs exists and belongs to somebody else.
+type ForeignError struct {
+	Kind, Name, Why string
+}
+
+// Error names the object and the way out.
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("%s %q exists and %s: rename or delete it, or give the cluster another name", e.Kind, e.Name, e.Why)
+}
+
+// Writer writes to Kubernetes. It is safe for use by several goroutines.
+type Writer struct {
+	client client.Client // reads come from its cache
+	live   client.Reader // reads come from the API server
+
+	mu   sync.Mutex
+	memo map[memoKey]memo
+}
+
+type memoKey struct {
+	kind string
+	name types.NamespacedName
+}
+
+// memo is what the last Apply of an object left behind: with it a cache that lags behind our own write is told from a real
+// difference, and a value that the API server normalises is not written again and again.
+type memo struct {
+	uid     types.UID
+	version string
+	hash    string
+}
+
+// NewWriter returns a Writer that reads from the cache of c, and from live what the cache does not hold.
+func NewWriter(c client.Client, live client.Reader) *Writer {
+	return &Writer{client: c, live: live, memo: map[memoKey]memo{}}
+}
+
+// Apply makes the live object have every field of the desired one, and drops fields that an earlier Apply set and this one
+// does not. Fields of other managers survive. Nothing is sent when nothing would change. It returns a *ForeignError when the
+// object exists and is not of the same cluster.
+func (w *Writer) Apply(ctx context.Context, desired client.Object) (Result, error) {
+	want, kind, err := w.prepare(desired)
+	if err != nil {
+		return "", err
+	}
+	hash := want.GetAnnotations()[annotationApplied]
+	key := memoKey{kind: kind, name: client.ObjectKeyFromObject(desired)}
+	have, err := w.observe(ctx, desired)
+	if err != nil {
+		return "", fmt.Errorf("read %s %s: %w", kind, key.name, err)
+	}
+	result := Created
+	if have != nil {
+		if !have.GetDeletionTimestamp().IsZero() {
+			return Terminating, nil
+		}
+		if why := foreign(have, want); why != "" {
+			return "", &ForeignError{Kind: kind, Name: key.name.Name, Why: why}
+		}
+		if w.settled(key, have, hash) {
+			return Unchanged, nil
+		}
+		if contains(have.Object, want.Object) {
+			w.remember(key, have, hash)
+			return Unchanged, nil
+		}
+		result = Updated
+	}
+	if err := w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), client.FieldOwner(naming.FieldManager), client.ForceOwnership); err != nil {
+		return "", fmt.Errorf("apply %s %s: %w", kind, key.name, err)
+	}
+	w.remember(key, want, hash)
+	return result, nil
+}
+
+// Forget drops what is remembered of a namespace's object; call it for every object of a cluster that is gone.
+func (w *Writer) Forget(desired client.Object) {
+	_, kind, err := w.prepare(desired)
+	if err != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.memo, memoKey{kind: kind, name: client.ObjectKeyFromObject(desired)})
+}
+
+// prepare turns an object into what is sent: without status and server-made fields, with the hash of itself as annotation.
+func (w *Writer) prepare(desired client.Object) (*unstructured.Unstructured, string, error) {
+	gvk, err := apiutil.GVKForObject(desired, w.client.Scheme())
+	if err != nil {
+		return nil, "", fmt.Errorf("apply %T %s: %w; its kind must be in the scheme", desired, desired.GetName(), err)
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(desired)
+	if err != nil {
+		return nil, "", fmt.Errorf("apply %s %s: %w", gvk.Kind, desired.GetName(), err)
+	}
+	u := &unstructured.Unstructured{Object: content}
+	u.SetGroupVersionKind(gvk)
+	strip(u)
+	hash, err := hashOf(u.Object)
+	if err != nil {
+		return nil, "", fmt.Errorf("apply %s %s: %w", gvk.Kind, desired.GetName(), err)
+	}
+	annotations := u.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[annotationApplied] = hash
+	u.SetAnnotations(annotations)
+	return u, gvk.Kind, nil
+}
+
+// observe returns the live object, nil when there is none. What the cache does not have is asked of the API server, because
+// the caches hold labelled objects only: an object of that name may be there and be somebody else's.
+func (w *Writer) observe(ctx context.Context, desired client.Object) (*unstructured.Unstructured, error) {
+	have := desired.DeepCopyObject().(client.Object)
+	key := client.ObjectKeyFromObject(desired)
+	err := w.client.Get(ctx, key, have)
+	if apierrors.IsNotFound(err) {
+		err = w.live.Get(ctx, key, have)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(have)
+	if err != nil {
+		return nil, err
+	}
+	return &unstructured.Unstructured{Object: content}, nil
+}
+
+// settled says that the live object is as our last Apply of the same content left it, or that the cache has not caught up with it.
+func (w *Writer) settled(key memoKey, have *unstructured.Unstructured, hash string) bool {
+	w.mu.Lock()
+	m, ok := w.memo[key]
+	w.mu.Unlock()
+	if !ok || m.hash != hash || m.uid != have.GetUID() {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(have.GetResourceVersion(), m.version)
+	return err == nil && order <= 0
+}
+
+func (w *Writer) remember(key memoKey, have *unstructured.Unstructured, hash string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.memo[key] = memo{uid: have.GetUID(), version: have.GetResourceVersion(), hash: hash}
+}
+
+// foreign says why an existing object must not be taken over, "" when it may.
+func foreign(have, want *unstructured.Unstructured) string {
+	cluster := want.GetLabels()[naming.LabelCluster]
+	if cluster != "" && have.GetLabels()[naming.LabelCluster] != cluster {
+		if have.GetLabels()[naming.LabelCluster] == "" && ownedAlike(have, want) {
+			return "" // our own object whose label somebody took away
+		}
+		return fmt.Sprintf("is not labelled %s=%s, so it is not this cluster's", naming.LabelCluster, cluster)
+	}
+	for _, owner := range have.GetOwnerReferences() {
+		if owner.Controller != nil && *owner.Controller && !ownedAlike(have, want) {
+			return fmt.Sprintf("is controlled by %s %q", owner.Kind, owner.Name)
+		}
+	}
+	return ""
+}
+
+// ownedAlike says whether both have the same controller.
+func ownedAlike(have, want *unstructured.Unstructured) bool {
+	for _, w := range want.GetOwnerReferences() {
+		for _, h := range have.GetOwnerReferences() {
+			if w.UID == h.UID && w.Controller != nil && *w.Controller {
+				return true
+			}
+		}
+	}
+	return false
+}
