@@ -122,11 +122,11 @@ func (p *Postgres) Settled(ctx context.Context) error {
 		!meta.IsStatusConditionTrue(status.Conditions, databasesv1.ConditionFailoverReady) {
 		return errors.New("not ready for a failover: " + conditions(cluster))
 	}
-	return p.podsSettled(ctx, int(wanted))
+	return p.PodsSettled(ctx, int(wanted))
 }
 
-// podsSettled does not take the operator's word for it.
-func (p *Postgres) podsSettled(ctx context.Context, wanted int) error {
+// PodsSettled fails unless that many pods are ready and one of them leads. It does not take the operator's word for it.
+func (p *Postgres) PodsSettled(ctx context.Context, wanted int) error {
 	pods, err := p.Pods(ctx)
 	if err != nil {
 		return err
