@@ -87,7 +87,12 @@ type Status struct {
 	State          State  `json:"state"`
 	Message        string `json:"message,omitempty"`
 	// Primary says that the instance holds leadership and accepts writes.
-	Primary          bool   `json:"primary"`
+	Primary bool `json:"primary"`
+	// Checkpointed says that the primary made a checkpoint since its promotion, so that others may rewind to it.
+	Checkpointed bool `json:"checkpointed,omitempty"`
+	// Synced says that commits wait for standbys; PrimaryOnly that the record names no standby that is sure to have every commit.
+	Synced           bool   `json:"synced,omitempty"`
+	PrimaryOnly      bool   `json:"primaryOnly,omitempty"`
 	Ready            bool   `json:"ready"`
 	SystemIdentifier string `json:"systemIdentifier,omitempty"`
 	Version          string `json:"version,omitempty"` // server_version, for example "17.6"
