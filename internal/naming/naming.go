@@ -89,21 +89,49 @@ const (
 	RoleReplication = "kumki_replication"
 )
 
-// Names of a cluster's objects.
-func Lease(cluster string) string           { return cluster }
-func ServiceRW(cluster string) string       { return cluster + "-rw" }
-func ServiceRO(cluster string) string       { return cluster + "-ro" }
-func ServiceR(cluster string) string        { return cluster + "-r" }
-func ServiceNodes(cluster string) string    { return cluster + "-nodes" }
-func ConfigMap(cluster string) string       { return cluster + "-config" }
-func SecretApp(cluster string) string       { return cluster + "-app" }
+// The functions below give the names of a cluster's objects.
+
+// Lease is the name of the Lease that says who leads.
+func Lease(cluster string) string { return cluster }
+
+// ServiceRW is the Service that leads to the primary.
+func ServiceRW(cluster string) string { return cluster + "-rw" }
+
+// ServiceRO is the Service that leads to standbys.
+func ServiceRO(cluster string) string { return cluster + "-ro" }
+
+// ServiceR is the Service that leads to any ready instance.
+func ServiceR(cluster string) string { return cluster + "-r" }
+
+// ServiceNodes is the headless Service that names the instances' pods.
+func ServiceNodes(cluster string) string { return cluster + "-nodes" }
+
+// ConfigMap holds the configuration of the instances.
+func ConfigMap(cluster string) string { return cluster + "-config" }
+
+// SecretApp holds what the application needs to connect.
+func SecretApp(cluster string) string { return cluster + "-app" }
+
+// SecretSuperuser holds the superuser's password, where remote access is on.
 func SecretSuperuser(cluster string) string { return cluster + "-superuser" }
-func SecretCA(cluster string) string        { return cluster + "-ca" }
-func SecretServer(cluster string) string    { return cluster + "-server-tls" }
-func SecretPeer(cluster string) string      { return cluster + "-peer-tls" }
-func SecretOperator(cluster string) string  { return cluster + "-operator-tls" }
-func ServiceAccount(cluster string) string  { return cluster + "-instance" }
-func StatefulSet(cluster string) string     { return cluster }
+
+// SecretCA holds the cluster's certificate authority.
+func SecretCA(cluster string) string { return cluster + "-ca" }
+
+// SecretServer holds the PostgreSQL server's certificate.
+func SecretServer(cluster string) string { return cluster + "-server-tls" }
+
+// SecretPeer holds the certificate of replication and of the instance API.
+func SecretPeer(cluster string) string { return cluster + "-peer-tls" }
+
+// SecretOperator holds the certificate by which instances know the operator.
+func SecretOperator(cluster string) string { return cluster + "-operator-tls" }
+
+// ServiceAccount is the database pods' account.
+func ServiceAccount(cluster string) string { return cluster + "-instance" }
+
+// StatefulSet runs the instances.
+func StatefulSet(cluster string) string { return cluster }
 
 // VolumeData and VolumeWAL are the names of the volume claim templates.
 const (
