@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 )
 
 const config = "../../config/"
@@ -180,13 +180,13 @@ func TestPROJECTNamesEveryKind(t *testing.T) {
 	read(t, "../../PROJECT", &project)
 	var kinds []string
 	for _, r := range project.Resources {
-		g.Expect(r.Group + "." + r.Domain).To(Equal(databasesv1.GroupVersion.Group))
-		g.Expect(r.Version).To(Equal(databasesv1.GroupVersion.Version))
+		g.Expect(r.Group + "." + r.Domain).To(Equal(apiv1.GroupVersion.Group))
+		g.Expect(r.Version).To(Equal(apiv1.GroupVersion.Version))
 		kinds = append(kinds, r.Kind)
 	}
 	scheme := runtime.NewScheme()
-	g.Expect(databasesv1.AddToScheme(scheme)).To(Succeed())
-	for kind, typ := range scheme.KnownTypes(databasesv1.GroupVersion) {
+	g.Expect(apiv1.AddToScheme(scheme)).To(Succeed())
+	for kind, typ := range scheme.KnownTypes(apiv1.GroupVersion) {
 		if typ.PkgPath() != "github.com/kumki-dev/kumki/api/v1" || strings.HasSuffix(kind, "List") {
 			continue
 		}
