@@ -7,6 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+
+	"github.com/kumki-dev/kumki/internal/postgres"
 )
 
 // Bin is a directory with the programs of one major version of PostgreSQL.
@@ -60,4 +63,21 @@ func FindBin(major int) (Bin, error) {
 	return Bin{}, fmt.Errorf("%w: want major version %d, found %v; use an image of that version or set spec.version to the image's", ErrNoBin, major, seen)
 }
 
-func versionOf(b Bin) (int, error) { return 0, errUnfinished }
+// versionOf is the major version that a postgres program says it has: "postgres (PostgreSQL) 17.6 (Debian 17.6-1)".
+func versionOf(b Bin) (int, error) {
+	cmd := exec.Command(b.Path("postgres"), "--version")
+	cmd.Env = environment()
+	var out strings.Builder
+	cmd.Stdout = &out
+	if err := startChild(cmd); err != nil {
+		return 0, err
+	}
+	if err := waitChild(cmd); err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(out.String())
+	if len(fields) < 3 {
+		return 0, fmt.Errorf("%s --version printed %q", b.Path("postgres"), out.String())
+	}
+	return postgres.MajorVersion(fields[2])
+}

@@ -1,8 +1,11 @@
 package pgproc
 
 import (
-	"context"
+	"regexp"
+	"strconv"
 	"time"
+
+	"github.com/kumki-dev/kumki/internal/postgres"
 )
 
 // Source is the server to copy from.
@@ -19,50 +22,36 @@ type Source struct {
 	ConnectTimeout time.Duration
 }
 
+// connInfo is a connection string without secrets. A peer whose host vanished is noticed within about half a minute.
+func (s Source) connInfo(database string) (string, error) {
+	timeout := s.ConnectTimeout
+	if timeout <= 0 {
+		timeout = 10 * time.Second
+	}
+	return postgres.ConnInfo(map[string]string{
+		"host": s.Host, "port": strconv.Itoa(s.Port), "user": s.User, "dbname": database, "application_name": s.ApplicationName,
+		"sslmode": s.SSLMode, "sslcert": s.SSLCert, "sslkey": s.SSLKey, "sslrootcert": s.SSLRootCert,
+		"connect_timeout": strconv.Itoa(max(2, int(timeout.Seconds()))), "passfile": "/dev/null",
+		"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3", "tcp_user_timeout": "30000",
+	})
+}
+
 // Progress of a copy, in bytes; Total is the server's estimate and may be 0 or too low.
 type Progress struct{ Done, Total int64 }
 
-// BaseBackupOptions of a base backup into a new generation.
-type BaseBackupOptions struct {
-	Source Source
-	// Slot that keeps the WAL until the clone streams by itself; it must exist. Empty: a temporary one.
-	Slot string
-	// MaxRate in kB/s; 0: no limit.
-	MaxRate int
-	// OnProgress may be nil. It is called about once a second.
-	OnProgress func(Progress)
-}
+// progressPattern is what pg_basebackup and pg_rewind print: "  1234/5678 kB (21%)…".
+var progressPattern = regexp.MustCompile(`^\s*(\d+)/(\d+) kB \(\d+%\)`)
 
-// BaseBackup copies the source into g (which Volume.Begin made) with the WAL that makes it consistent, checks it against the
-// server's manifest, and flushes it to disk. The caller flips to g afterwards; a failed copy is removed by Volume.RemoveOld.
-func (p *Programs) BaseBackup(ctx context.Context, g Generation, o BaseBackupOptions) error {
-	return errUnfinished
-}
-
-// RewindOptions of a rewind.
-type RewindOptions struct {
-	Source Source
-	// SourceTimeline is what the source leads on. A target on that timeline is refused (ErrSameTimeline): it needs no rewind, and a
-	// wrong one would end its recovery.
-	SourceTimeline uint32
-	// RestoreTargetWAL lets pg_rewind fetch missing WAL of the target by its restore_command.
-	RestoreTargetWAL bool
-	OnProgress       func(Progress)
-}
-
-// RewindResult says what was done.
-type RewindResult struct {
-	// Rewound: the target had diverged. False: it was a plain ancestor of the source.
-	Rewound bool
-	// DivergedAt is the LSN of the fork on timeline DivergedTimeline.
-	DivergedAt       uint64
-	DivergedTimeline uint32
-}
-
-// Rewind makes the stopped data directory g a copy of the source again by pg_rewind, after crash recovery where needed. g is marked
-// incomplete before the first change and unmarked after the last: a rewind that was cut off leads to a new clone, never to a start.
-// The source must have made a checkpoint on its timeline. Configuration files in g are overwritten by the source's.
-// The caller writes configuration and standby.signal afterwards. Nothing is changed when the common ancestor cannot be found.
-func (p *Programs) Rewind(ctx context.Context, v *Volume, g Generation, o RewindOptions) (RewindResult, error) {
-	return RewindResult{}, errUnfinished
+// progressLine gives progress messages to report; true when the line is one.
+func progressLine(line string, report func(Progress)) bool {
+	m := progressPattern.FindStringSubmatch(line)
+	if m == nil {
+		return false
+	}
+	done, _ := strconv.ParseInt(m[1], 10, 64)
+	total, _ := strconv.ParseInt(m[2], 10, 64)
+	if report != nil {
+		report(Progress{Done: done * 1024, Total: total * 1024})
+	}
+	return true
 }
