@@ -28,7 +28,7 @@ var ClusterTools = []Tool{
 	{"ip", "iproute2"},
 	{"conntrack", "conntrack"},
 	{"mount", "mount"},
-	{"mkfs.ext4", "e2fsprogs"},
+	{"mkfs.xfs", "xfsprogs"},
 }
 
 // ImageTools are what building PostgreSQL images needs from Debian.

@@ -199,6 +199,7 @@ func (c *Cluster) waitForAPI(ctx context.Context, timeout time.Duration) error {
 	}
 	err = host.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		if c.super.PID(apiServerName) == 0 {
+			cancel() // it will not come back
 			return fmt.Errorf("it does not run")
 		}
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()

@@ -208,13 +208,12 @@ func kubeletConfig(n layout.Node) ([]byte, error) {
 			"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%",
 			"nodefs.inodesFree": "1%", "imagefs.inodesFree": "1%",
 		},
-		"imageGCHighThresholdPercent":   100,
-		"imageGCLowThresholdPercent":    99,
-		"localStorageCapacityIsolation": false,
-		"nodeStatusUpdateFrequency":     "2s",
-		"nodeStatusReportFrequency":     "1m",
-		"volumeStatsAggPeriod":          "30s",
-		"shutdownGracePeriod":           "0s",
+		"imageGCHighThresholdPercent": 100,
+		"imageGCLowThresholdPercent":  99,
+		"nodeStatusUpdateFrequency":   "2s",
+		"nodeStatusReportFrequency":   "1m",
+		"volumeStatsAggPeriod":        "30s",
+		"shutdownGracePeriod":         "0s",
 	}, "", "  ")
 }
 

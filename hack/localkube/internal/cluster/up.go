@@ -48,11 +48,31 @@ func (c *Cluster) Up(ctx context.Context, count int) error {
 			return err
 		}
 	}
-	if err := c.start(ctx, programs, nodes); err != nil {
+	if err := c.startAll(ctx, programs, nodes); err != nil {
 		return fmt.Errorf("%w\n(\"localkube down\" clears up; \"localkube up\" tries again)", err)
 	}
 	c.Log("%d nodes are ready, DNS answers; %s", count, time.Since(start).Round(100*time.Millisecond))
 	return nil
+}
+
+// startAll starts what does not run until everything does. One round may not be enough: a daemon that was
+// killed just now may have looked alive.
+func (c *Cluster) startAll(ctx context.Context, programs artifact.Programs, nodes []layout.Node) error {
+	for range 3 {
+		err := c.start(ctx, programs, nodes)
+		missing := c.missing(nodes)
+		if err == nil && len(missing) == 0 {
+			return nil
+		}
+		if len(missing) == 0 || !c.repairable(nodes, missing) {
+			if len(missing) == 0 {
+				return err
+			}
+			return errors.Join(err, fmt.Errorf("not all of the cluster runs: %v", missing))
+		}
+		c.Log("starting what has ended meanwhile: %s", strings.Join(missing, ", "))
+	}
+	return fmt.Errorf("these do not stay up; see their logs in %s: %v", c.super.LogDir, c.missing(nodes))
 }
 
 // create clears leftovers and makes all that exists before the daemons do.
@@ -168,9 +188,9 @@ func (c *Cluster) leftovers() bool {
 		host.CgroupExists(layout.CgroupRoot)
 }
 
-// StopAPI stops the API server.
+// StopAPI ends the API server at once; a graceful end would take as long as clients keep their watches.
 func (c *Cluster) StopAPI(ctx context.Context) error {
-	return c.super.Stop(ctx, apiServerName, 10*time.Second)
+	return c.super.Kill(ctx, apiServerName)
 }
 
 // StartAPI starts the API server again, on the data that it had.

@@ -190,7 +190,12 @@ func RemoveCgroup(name string) error {
 // cgroupTree returns the directories of a cgroup in all hierarchies, parents before children.
 func cgroupTree(name string) []string {
 	var dirs []string
-	for _, root := range cgroupHierarchies() {
+	roots := cgroupHierarchies()
+	if !CgroupV2() {
+		// The runtime also makes empty groups in the v2 hierarchy of a hybrid set-up.
+		roots = append(roots, filepath.Join(cgroupFS, "unified"))
+	}
+	for _, root := range roots {
 		_ = filepath.WalkDir(filepath.Join(root, name), func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return nil //nolint:nilerr // a cgroup may vanish during the walk

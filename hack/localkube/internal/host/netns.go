@@ -53,6 +53,22 @@ func RemoveNetNS(name string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	return removeNetNSDir()
+}
+
+// removeNetNSDir removes the directory of named namespaces, which "ip netns add" makes a mount point, when
+// nobody has one any more.
+func removeNetNSDir() error {
+	entries, err := os.ReadDir(netnsDir)
+	if err != nil || len(entries) > 0 {
+		return nil //nolint:nilerr // it is gone, or someone else's
+	}
+	for unix.Unmount(netnsDir, unix.MNT_DETACH) == nil {
+		continue // it may be mounted more than once
+	}
+	if err := os.Remove(netnsDir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	return nil
 }
 

@@ -81,30 +81,20 @@ func (s Supervisor) PID(name string) int {
 	return rec.PID
 }
 
-// Stop ends a daemon: SIGTERM, then SIGKILL when the grace period is over.
-func (s Supervisor) Stop(ctx context.Context, name string, grace time.Duration) error {
-	pid := s.PID(name)
-	if pid == 0 {
-		return nil
-	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return err
-	}
-	gone := func(context.Context) error {
-		if s.PID(name) != 0 {
-			return fmt.Errorf("%s (pid %d) still runs", name, pid)
-		}
-		return nil
-	}
-	graceCtx, cancel := context.WithTimeout(ctx, grace)
+// Kill ends a daemon, as a crash would.
+func (s Supervisor) Kill(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if Poll(graceCtx, 20*time.Millisecond, gone) == nil {
-		return nil
-	}
-	_ = syscall.Kill(pid, syscall.SIGKILL)
-	killCtx, cancelKill := context.WithTimeout(ctx, 5*time.Second)
-	defer cancelKill()
-	return Poll(killCtx, 20*time.Millisecond, gone)
+	return Poll(ctx, 20*time.Millisecond, func(context.Context) error {
+		pid := s.PID(name)
+		if pid == 0 {
+			return nil
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return err
+		}
+		return fmt.Errorf("%s (pid %d) still runs", name, pid)
+	})
 }
 
 // Names returns the names of all daemons ever started.

@@ -13,8 +13,9 @@ import (
 	"github.com/kumki-dev/kumki/hack/localkube/internal/layout"
 )
 
-// nodeDisks keeps a volume in NODE/volumes/NAME. For the class of small file systems an ext4 image beside it
-// is mounted there, in the mount namespace of the node.
+// nodeDisks keeps a volume in NODE/volumes/NAME. For the class of small file systems an XFS image beside it
+// is mounted there, in the mount namespace of the node. XFS, since ext4 grows online only for those who have
+// CAP_SYS_RESOURCE, which root lacks in many sandboxes.
 type nodeDisks struct{}
 
 func (nodeDisks) create(ctx context.Context, n layout.Node, name, class string, bytes int64) (string, error) {
@@ -52,7 +53,7 @@ func (nodeDisks) grow(ctx context.Context, n layout.Node, name, class string, by
 	if err := inNode(ctx, n, "losetup", "-c", device); err != nil {
 		return err
 	}
-	return inNode(ctx, n, "resize2fs", device)
+	return inNode(ctx, n, "xfs_growfs", n.Dir("volumes", name))
 }
 
 func (nodeDisks) remove(ctx context.Context, n layout.Node, name, class string) error {
@@ -74,7 +75,10 @@ func (nodeDisks) remove(ctx context.Context, n layout.Node, name, class string) 
 	return os.RemoveAll(dir)
 }
 
-func imageOf(dir string) string { return dir + ".ext4" }
+// minSmallFS is the least that mkfs.xfs takes; a smaller claim gets that much.
+const minSmallFS = 300 << 20
+
+func imageOf(dir string) string { return dir + ".xfs" }
 
 func mountSmallFS(ctx context.Context, n layout.Node, dir string, bytes int64) error {
 	image := imageOf(dir)
@@ -87,10 +91,10 @@ func mountSmallFS(ctx context.Context, n layout.Node, dir string, bytes int64) e
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(f.Truncate(bytes), f.Close()); err != nil {
+		if err := errors.Join(f.Truncate(max(bytes, minSmallFS)), f.Close()); err != nil {
 			return err
 		}
-		if _, err := host.Run(ctx, "mkfs.ext4", "-q", "-m", "0", image); err != nil {
+		if _, err := host.Run(ctx, "mkfs.xfs", "-q", image); err != nil {
 			return err
 		}
 		// The device goes with the mount, and that with the node's mount namespace.
