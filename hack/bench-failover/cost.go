@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kumki-dev/kumki/internal/naming"
+	"github.com/kumki-dev/kumki/test/e2e/testbed"
+	"github.com/kumki-dev/kumki/test/writer"
+)
+
+// resumed waits until transactions that were begun after t are acknowledged.
+func resumed(ctx context.Context, w *writer.Writer, t time.Time, limit time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("nothing is written after %s", limit))
+	defer cancel()
+	return testbed.Poll(ctx, 100*time.Millisecond, func(context.Context) error {
+		if w.AckedSince(t) < 50 {
+			return fmt.Errorf("failures so far: %v", w.Failures())
+		}
+		return nil
+	})
+}
+
+// rss measures resident memory on the nodes, which are on this machine. The operator's is that of its process; an instance's is
+// that of its manager and guard, the mean over the instances.
+func (b *bench) rss(ctx context.Context) (cost, error) {
+	operators, err := b.bed.OperatorPods(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	instances, err := b.postgres.Pods(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	operator, err := residentMB(operators)
+	if err != nil {
+		return cost{}, err
+	}
+	instance, err := residentMB(instances)
+	return cost{Operator: operator, Instance: instance / float64(len(instances))}, err
+}
+
+// residentMB sums up the processes of our programs in pods, in MB (10^6 bytes).
+func residentMB(pods []corev1.Pod) (float64, error) {
+	paths, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return 0, err
+	}
+	total := 0.0
+	for _, path := range paths {
+		cmdline, err := os.ReadFile(filepath.Join(path, "cmdline"))
+		if err != nil {
+			continue // it ended
+		}
+		program, _, _ := bytes.Cut(cmdline, []byte{0})
+		if name := filepath.Base(string(program)); name != "kumki" && name != "kumki-wal" {
+			continue
+		}
+		cgroups, err := os.ReadFile(filepath.Join(path, "cgroup"))
+		if err != nil || !inAny(string(cgroups), pods) {
+			continue
+		}
+		kb, err := statusKB(filepath.Join(path, "status"))
+		if err != nil {
+			return 0, err
+		}
+		total += float64(kb) * 1024 / 1e6
+	}
+	if total == 0 {
+		return 0, errors.New("no process of the pods was found: the nodes have to be on this machine")
+	}
+	return total, nil
+}
+
+func inAny(cgroups string, pods []corev1.Pod) bool {
+	for _, pod := range pods {
+		uid := string(pod.UID)
+		if strings.Contains(cgroups, uid) || strings.Contains(cgroups, strings.ReplaceAll(uid, "-", "_")) {
+			return true
+		}
+	}
+	return false
+}
+
+func statusKB(path string) (int64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			return strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no VmRSS", path)
+}
+
+// writesPerMinute counts while nothing happens. The operator counts its own requests; what instances may write is only their
+// cluster's Lease and its read-write Service, so each change of these is one write of theirs.
+func (b *bench) writesPerMinute(ctx context.Context, window time.Duration) (cost, error) {
+	// What a new cluster is still busy with is no steady state.
+	if _, err := b.instanceWrites(ctx, 20*time.Second); err != nil {
+		return cost{}, err
+	}
+	before, err := b.operatorWrites(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	changes, err := b.instanceWrites(ctx, window)
+	if err != nil {
+		return cost{}, err
+	}
+	after, err := b.operatorWrites(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	return cost{Operator: (after - before) / window.Minutes(), Instance: float64(changes) / window.Minutes()}, nil
+}
+
+// operatorWrites is how many writing requests the operator made since it started.
+func (b *bench) operatorWrites(ctx context.Context) (float64, error) {
+	pods, err := b.bed.OperatorPods(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if len(pods) != 1 {
+		return 0, fmt.Errorf("%d pods of the operator, want 1", len(pods))
+	}
+	dial, err := b.bed.Dial(ctx, pods[0].Spec.NodeName)
+	if err != nil {
+		return 0, err
+	}
+	httpClient := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	response, err := httpClient.Get("http://" + pods[0].Status.PodIP + ":8080/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	family := families["rest_client_requests_total"]
+	if family == nil {
+		return 0, errors.New("the operator has no metric rest_client_requests_total")
+	}
+	total := 0.0
+	for _, m := range family.Metric {
+		if writes(m) {
+			total += m.GetCounter().GetValue()
+		}
+	}
+	return total, nil
+}
+
+func writes(m *dto.Metric) bool {
+	for _, label := range m.Label {
+		if label.GetName() == "method" {
+			return label.GetValue() != http.MethodGet && label.GetValue() != http.MethodHead
+		}
+	}
+	return false
+}
+
+// instanceWrites counts the changes that come in within the window.
+func (b *bench) instanceWrites(ctx context.Context, window time.Duration) (int, error) {
+	leases, err := b.watch(ctx, &coordinationv1.LeaseList{}, naming.Lease(b.postgres.Name))
+	if err != nil {
+		return 0, err
+	}
+	defer leases.Stop()
+	services, err := b.watch(ctx, &corev1.ServiceList{}, naming.ServiceRW(b.postgres.Name))
+	if err != nil {
+		return 0, err
+	}
+	defer services.Stop()
+	n, end := 0, time.NewTimer(window)
+	defer end.Stop()
+	for {
+		var event watch.Event
+		var open bool
+		select {
+		case <-end.C:
+			return n, nil
+		case event, open = <-leases.ResultChan():
+		case event, open = <-services.ResultChan():
+		}
+		if !open {
+			return 0, errors.New("the API server ended a watch: try again")
+		}
+		// What is there already comes first, as added.
+		if event.Type != watch.Added && event.Type != watch.Bookmark {
+			n++
+		}
+	}
+}
+
+func (b *bench) watch(ctx context.Context, list client.ObjectList, name string) (watch.Interface, error) {
+	return b.bed.Client.Watch(ctx, list, client.InNamespace(b.namespace),
+		client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", name)})
+}
