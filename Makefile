@@ -32,7 +32,7 @@ SHELL = /usr/bin/env bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-export CLUSTER NODES KUMKI_SIM_RUNS
+export CLUSTER NODES VERSION KUMKI_SIM_RUNS
 
 LDFLAGS = -s -w -X github.com/kumki-dev/kumki/internal/version.Version=$(VERSION)
 KUSTOMIZE = bin/kustomize

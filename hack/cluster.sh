@@ -12,7 +12,6 @@ cd "$(dirname "$0")/.."
 CLUSTER=${CLUSTER:-local}
 NODES=${NODES:-3}
 KIND_NAME=${KIND_NAME:-kumki}
-KUBECTL=${KUBECTL:-kubectl}
 POSTGRES_IMAGE_BASE=${POSTGRES_IMAGE_BASE:-ghcr.io/kumki-dev/postgres}
 
 die() {
@@ -24,7 +23,7 @@ need() {
 	command -v "$1" >/dev/null || die "CLUSTER=$CLUSTER needs $1: install it, or use CLUSTER=local"
 }
 
-local_up() { bin/localkube up --nodes "$NODES"; }
+local_up() { bin/localkube up --nodes "$NODES" >/dev/null; } # its stdout is the line that sets KUBECONFIG
 local_down() { bin/localkube down; }
 local_kubeconfig() { bin/localkube kubeconfig; }
 local_images() {
@@ -32,7 +31,11 @@ local_images() {
 	for image in "$@"; do args+=("postgres:$image"); done
 	bin/localkube images "${args[@]}"
 }
-local_operator_image() { bin/localkube operator-image --tag "${1##*:}"; }
+local_operator_image() {
+	[ "${1%:*}" = ghcr.io/kumki-dev/kumki ] ||
+		die "the local cluster's operator image is ghcr.io/kumki-dev/kumki:TAG, not $1: leave IMG and IMAGE_TAG_BASE out"
+	bin/localkube operator-image --tag "${1##*:}" --version "${VERSION:-0.1.0}" >/dev/null
+}
 
 kind_up() {
 	need kind
@@ -74,10 +77,10 @@ current_operator_image() { :; }
 # confirm asks whether the current context may be touched, once for each context.
 confirm() {
 	[ "$CLUSTER" = current ] || return 0
-	command -v "$KUBECTL" >/dev/null || die "kubectl is missing: install it, or set KUBECTL to its path"
+	need kubectl
 	local context server answer
-	context=$("$KUBECTL" config current-context) || die "kubectl has no current context: choose one with 'kubectl config use-context'"
-	server=$("$KUBECTL" config view --minify -o 'jsonpath={.clusters[0].cluster.server}')
+	context=$(kubectl config current-context) || die "kubectl has no current context: choose one with 'kubectl config use-context'"
+	server=$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')
 	[ "${KUMKI_YES:-}" = 1 ] && return 0
 	[ -t 0 ] || die "this would change context $context ($server); run it in a terminal, or set KUMKI_YES=1"
 	read -r -p "This changes the cluster of context $context ($server). Go on? [yes/no] " answer

@@ -9,17 +9,19 @@ cd "$(dirname "$0")/.."
 export CLUSTER=${CLUSTER:-local}
 NAMESPACE=${NAMESPACE:-kumki-demo}
 NAME=my-postgres-cluster
-VERSION=17
+POSTGRES=17
 start=$SECONDS
 work=$(mktemp -d)
 writer=
 
-k() { hack/kubectl.sh -n "$NAMESPACE" "$@"; }
+kubectl() { "$program" "$@"; }
+k() { kubectl -n "$NAMESPACE" "$@"; }
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN {printf "%.1f", b - a}'; }
 say() { printf '\n\033[1m[%2d:%02d] %s\033[0m\n' $(((SECONDS - start) / 60)) $(((SECONDS - start) % 60)) "$*"; }
 line() { printf '  %-38s %s\n' "$1" "$2"; }
-status() { k get postgresqlcluster $NAME -o "jsonpath={.status.$1}" 2>/dev/null || true; }
+status() { k get postgresqlcluster $NAME -o "jsonpath=$1" 2>/dev/null || true; }
+primary() { status '{.status.primary}'; }
 
 cleanup() {
 	if [ -n "$writer" ]; then kill "$writer" 2>/dev/null || true; fi
@@ -33,7 +35,7 @@ fail() {
 		k get postgresqlcluster,pods,pvc -o wide
 		k get postgresqlcluster $NAME -o 'jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{"\n"}{end}'
 		k get events --sort-by=.lastTimestamp | tail -n 15
-		hack/kubectl.sh -n kumki-system logs deployment/kumki-operator --tail=20
+		kubectl -n kumki-system logs deployment/kumki-operator --tail=20
 	} >&2 || true
 	exit 1
 }
@@ -43,14 +45,12 @@ wait_ready() {
 	local until=$((SECONDS + $1)) begin last='' seen
 	begin=$(now)
 	while :; do
-		seen="$(status phase), ready $(status ready), primary $(status primary)"
-		if [ "$seen" != "$last" ]; then
-			printf '  %5.1f s  %s\n' "$(since "$begin")" "$seen"
-			last=$seen
+		seen=$(status '{.status.phase}, ready {.status.ready}, primary {.status.primary} {.status.conditions[?(@.type=="Ready")].status}')
+		if [ "${seen% *}" != "$last" ]; then
+			last=${seen% *}
+			printf '  %5.1f s  %s\n' "$(since "$begin")" "$last"
 		fi
-		case "$(k get postgresqlcluster $NAME -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null)/$(status readyReplicas)" in
-		True/3) return 0 ;;
-		esac
+		case "$seen" in *'ready 3/3, '*' True') return 0 ;; esac
 		[ $SECONDS -lt $until ] || fail "not ready after $1 s"
 		sleep 0.3
 	done
@@ -101,14 +101,17 @@ sql() { k exec "$1" -c postgresql -- psql -h /kumki/run -U postgres -d app -v ON
 
 say "Kubernetes ($CLUSTER)"
 make cluster-up
-say "PostgreSQL $VERSION and the operator: images"
-make images POSTGRES_VERSIONS=$VERSION
+program=$(hack/kubectl.sh --path)
+KUBECONFIG=$(hack/cluster.sh kubeconfig)
+export KUBECONFIG
+say "PostgreSQL $POSTGRES and the operator: images"
+make images POSTGRES_VERSIONS=$POSTGRES
 make operator-image
 say "The operator"
 make deploy
 
 say "Three PostgreSQL instances"
-hack/kubectl.sh create namespace "$NAMESPACE" --dry-run=client -o yaml | hack/kubectl.sh apply -f - >/dev/null
+kubectl create namespace "$NAMESPACE" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 if [ -n "$(k get postgresqlcluster $NAME --ignore-not-found -o name)" ]; then
 	echo "  removing the one of an earlier demo"
 	k delete postgresqlcluster $NAME --wait --timeout=120s >/dev/null
@@ -119,7 +122,7 @@ k apply -f config/samples/databases_v1_postgresqlcluster.yaml
 begin=$(now)
 wait_ready 300
 provision=$(since "$begin")
-primary=$(status primary)
+primary=$(primary)
 
 say "A client writes, the primary $primary is killed"
 if [ "$CLUSTER" = local ]; then
@@ -130,11 +133,11 @@ else
 fi
 kill_primary "$primary"
 begin=$(now)
-until [ -n "$(status primary)" ] && [ "$(status primary)" != "$primary" ]; do
+until new=$(primary) && [ -n "$new" ] && [ "$new" != "$primary" ]; do
 	[ "$(since "$begin" | cut -d. -f1)" -lt 120 ] || fail "no new primary after 120 s"
 	sleep 0.2
 done
-echo "  the new primary is $(status primary), term $(status term)"
+echo "  the new primary is $new, of term $(status '{.status.term}')"
 wait_ready 300
 recovered=$(since "$begin")
 [ "$CLUSTER" != local ] || sleep 3
@@ -144,16 +147,16 @@ line "empty to three ready instances" "$provision s"
 if [ "$CLUSTER" = local ]; then
 	report_writer
 else
-	line "rows before and after" "1000 and $(sql "$(status primary)" 'SELECT count(*) FROM demo')"
+	line "rows before and after" "1000 and $(sql "$new" 'SELECT count(*) FROM demo')"
 fi
-line "primary before and after" "$primary and $(status primary)"
+line "primary before and after" "$primary and $new"
 line "three ready instances again after" "$recovered s"
 echo
 k get postgresqlcluster,pods -o wide | cut -c1-130
 cat <<EOF
 
 It is yours to play with:
-  export KUBECONFIG=$(hack/cluster.sh kubeconfig)
+  export KUBECONFIG=$KUBECONFIG
   kubectl -n $NAMESPACE get pgc
   kubectl -n $NAMESPACE get secret $NAME-app -o 'jsonpath={.data.uri}' | base64 -d
   kubectl -n $NAMESPACE port-forward svc/$NAME-rw 5432
