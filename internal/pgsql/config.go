@@ -41,7 +41,7 @@ func (c *Client) Reload(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reload: %w", err)
 	}
-	return until(ctx, "the configuration is loaded", func(ctx context.Context) (bool, error) {
+	return until(ctx, "the configuration is loaded (if PostgreSQL cannot read the files CheckConfig says why)", func(ctx context.Context) (bool, error) {
 		out, err := c.main.query(ctx, "SELECT pg_conf_load_time()")
 		return err == nil && out[0][0] != before[0][0], err
 	})
