@@ -21,6 +21,7 @@ import (
 // Credentials are what a client of a cluster needs. They are kept, so that a client works while the API server is down.
 type Credentials struct {
 	postgres *Postgres
+	secret   string
 
 	mu                       sync.Mutex
 	user, password, database string
@@ -29,14 +30,23 @@ type Credentials struct {
 
 // Credentials reads the application's Secret.
 func (p *Postgres) Credentials(ctx context.Context) (*Credentials, error) {
-	c := &Credentials{postgres: p, caFile: filepath.Join(p.dir, p.Namespace+"-"+p.Name+"-ca.crt")}
+	return p.credentials(ctx, naming.SecretApp(p.Name))
+}
+
+// SuperuserCredentials reads the superuser's Secret.
+func (p *Postgres) SuperuserCredentials(ctx context.Context) (*Credentials, error) {
+	return p.credentials(ctx, naming.SecretSuperuser(p.Name))
+}
+
+func (p *Postgres) credentials(ctx context.Context, secret string) (*Credentials, error) {
+	c := &Credentials{postgres: p, secret: secret, caFile: filepath.Join(p.dir, p.Namespace+"-"+secret+"-ca.crt")}
 	return c, c.Refresh(ctx)
 }
 
 // Refresh reads the Secret again, as a client does whose Secret is mounted.
 func (c *Credentials) Refresh(ctx context.Context) error {
-	secret, err := c.postgres.AppSecret(ctx)
-	if err != nil {
+	secret := &corev1.Secret{}
+	if err := c.postgres.Client.Get(ctx, c.postgres.key(c.secret), secret); err != nil {
 		return err
 	}
 	for _, key := range []string{"username", "password", "database", "ca.crt"} {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -101,4 +102,42 @@ func (p *Postgres) QuorumRecorded(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// LoseVolume deletes an instance's volumes and its pod, as when a disk died.
+func (p *Postgres) LoseVolume(ctx context.Context, pod *corev1.Pod) error {
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim == nil {
+			continue
+		}
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, Name: v.PersistentVolumeClaim.ClaimName,
+		}}
+		// The claim itself goes when no pod uses it any more.
+		if err := p.Client.Delete(ctx, claim); err != nil {
+			return err
+		}
+	}
+	return p.Client.Delete(ctx, pod.DeepCopy())
+}
+
+// Delete deletes the PostgreSQLCluster.
+func (p *Postgres) Delete(ctx context.Context) error {
+	cluster, err := p.Get(ctx)
+	if err != nil {
+		return err
+	}
+	return p.Client.Delete(ctx, cluster)
+}
+
+// Gone fails while the PostgreSQLCluster or one of its pods is there.
+func (p *Postgres) Gone(ctx context.Context) error {
+	if _, err := p.Get(ctx); !apierrors.IsNotFound(err) {
+		return errors.Join(errors.New("the PostgreSQLCluster is still there"), err)
+	}
+	pods, err := p.Pods(ctx)
+	if err == nil && len(pods) > 0 {
+		err = fmt.Errorf("%d pods are still there", len(pods))
+	}
+	return err
 }
