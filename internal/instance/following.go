@@ -1,0 +1,318 @@
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kumki-dev/kumki/internal/instanceapi"
+	"github.com/kumki-dev/kumki/internal/naming"
+	"github.com/kumki-dev/kumki/internal/pgproc"
+)
+
+const (
+	// patience with a standby that does not stream while its leader is up, before it is rewound or cloned anew.
+	patienceHint  = 3 * time.Second // PostgreSQL's log says that it cannot work
+	patienceBlind = 2 * time.Minute // no reason is known
+	// cloneWindow and clonesPerWindow limit clones that replace data.
+	cloneWindow     = 24 * time.Hour
+	clonesPerWindow = 3
+	retryMin        = time.Second
+	retryMax        = time.Minute
+)
+
+// hint is what PostgreSQL's log said of a standby that cannot stream.
+type hint string
+
+const (
+	hintRewind hint = "diverged"
+	hintClone  hint = "WAL is gone"
+)
+
+// repair remembers what was tried to make the instance a standby.
+type repair struct {
+	since     time.Duration // of following the present leader
+	hint      hint
+	hintText  string
+	notBefore time.Duration
+	delay     time.Duration
+	rewinds   int
+	clones    []time.Duration
+	progress  pgproc.Progress
+	what      instanceapi.State
+}
+
+// later puts the next try off, doubling.
+func (r *repair) later(now time.Duration) {
+	r.delay = min(max(2*r.delay, retryMin), retryMax)
+	r.notBefore = now + r.delay
+}
+
+// crashed: PostgreSQL ended by itself; a loop of starts shall not eat the machine.
+func (r *repair) crashed(now time.Duration) { r.later(now) }
+
+// isStandby says whether the data was last run as a standby: its file standby.signal is there.
+func isStandby(g pgproc.Generation) bool {
+	_, err := os.Stat(filepath.Join(g.Dir, "standby.signal"))
+	return err == nil
+}
+
+// actFollow makes this instance a standby of the leader: clone, rewind, start, or mend what does not stream.
+func (m *Manager) actFollow() {
+	leader := m.cfg.member(m.follow.Leader)
+	if leader == nil || m.now() < m.repair.notBefore {
+		return
+	}
+	g, ok, err := m.volume.Current()
+	switch {
+	case err != nil:
+		m.fail("the data volume is damaged: %v; see docs/runbooks/volume.md", err)
+	case m.pm != nil && m.observed.ok && !m.observed.InRecovery:
+		m.kill("it runs as primary without holding the lease")
+	case m.pm != nil:
+		m.applySettings()
+		m.keepSlots()
+		m.mend(g, leader)
+	case !ok:
+		m.clone(leader, false)
+	case g.Incomplete != "":
+		m.clone(leader, true)
+	case m.foreign(g):
+		m.fail("the data on the volume has system identifier %s, the cluster's is %s: this is another database's volume. "+
+			"Delete the claim and the pod to clone anew, or give the right volume back", m.systemIdentifier(g, ok), m.lease.Record.SystemIdentifier)
+		m.repair.later(m.now())
+	case !isStandby(g):
+		m.rewind(g, leader)
+	default:
+		m.startStandby(g)
+	}
+}
+
+func (m *Manager) foreign(g pgproc.Generation) bool {
+	want := m.lease.Record.SystemIdentifier
+	have := m.systemIdentifier(g, true)
+	return want != "" && have != "" && want != have
+}
+
+// startStandby starts the data as a standby of the leader, if there is one.
+func (m *Manager) startStandby(g pgproc.Generation) {
+	files := m.setup(m.standbyRole())
+	var server *started
+	m.start(&job{name: "start"}, func(ctx context.Context) error {
+		if err := pgproc.SetStandby(g.Dir, true); err != nil {
+			return err
+		}
+		control, err := m.programs.ControlData(ctx, g.Dir)
+		if err != nil {
+			return err
+		}
+		if err := files.write(g, &control); err != nil {
+			return err
+		}
+		server, err = m.launch(ctx, g, files, false)
+		return err
+	}, func(err error) {
+		if server != nil {
+			m.adopt(server)
+			m.settings.applied, m.settings.starting = files.key(), files.cfg
+		}
+		if err != nil {
+			m.startFailed(err)
+		}
+	})
+}
+
+// startFailed puts the next try off.
+func (m *Manager) startFailed(err error) {
+	m.fail("PostgreSQL does not start: %v", err)
+	m.repair.later(m.now())
+}
+
+// source is the leader as a server to copy from.
+func (m *Manager) source(leader *instanceapi.Member) pgproc.Source {
+	dir := m.privateTLS("peer")
+	return pgproc.Source{
+		Host: leader.Host, Port: leader.Port, User: naming.RoleReplication, Database: "postgres", SSLMode: "verify-ca",
+		SSLCert: filepath.Join(dir, "tls.crt"), SSLKey: filepath.Join(dir, "tls.key"),
+		SSLRootCert: filepath.Join(m.privateTLS("server"), "ca.crt"), ApplicationName: m.opt.Pod + "-copy",
+		ConnectTimeout: 5 * time.Second,
+	}
+}
+
+// errNotYet: the leader is not ready to be copied from; nothing is wrong.
+var errNotYet = errors.New("the leader is not ready yet")
+
+// leaderStatus asks the leader for its status; errNotYet unless it accepts writes.
+func (m *Manager) leaderStatus(ctx context.Context, leader *instanceapi.Member) (instanceapi.Status, error) {
+	s, err := m.peerStatus(ctx, leader.Target())
+	if err != nil {
+		return s, fmt.Errorf("%w: %w", errNotYet, err)
+	}
+	if !s.Primary || !s.Checkpointed {
+		return s, errNotYet
+	}
+	return s, nil
+}
+
+// clone copies the leader into a new generation beside the old one, and puts it in force when it is complete.
+// replace: there is data here that it will replace, which is limited.
+func (m *Manager) clone(leader *instanceapi.Member, replace bool) {
+	r := &m.repair
+	if replace {
+		for len(r.clones) > 0 && m.now()-r.clones[0] > cloneWindow {
+			r.clones = r.clones[1:]
+		}
+		if len(r.clones) >= clonesPerWindow {
+			m.fail("this standby was cloned anew %d times in a day and is broken again: %s; see docs/runbooks/standby.md", len(r.clones), r.hintText)
+			r.later(m.now())
+			return
+		}
+	}
+	r.what = instanceapi.StateCloning
+	source, slot, volume := m.source(leader), naming.Slot(m.opt.Pod), m.volume
+	m.start(&job{name: "clone", abandonable: true}, func(ctx context.Context) error {
+		if _, err := m.leaderStatus(ctx, leader); err != nil {
+			return err
+		}
+		return m.copyFrom(ctx, volume, source, slot)
+	}, func(err error) {
+		r.what = ""
+		if errors.Is(err, errNotYet) || errors.Is(err, context.Canceled) {
+			r.notBefore = m.now() + 200*time.Millisecond
+			return
+		}
+		if err != nil {
+			m.fail("the clone from %s failed: %v", leader.Name, err)
+			r.later(m.now())
+			return
+		}
+		if replace {
+			r.clones = append(r.clones, m.now())
+		}
+		m.metrics.clones.Inc()
+		r.hint, r.rewinds, r.delay, m.failure = "", 0, 0, ""
+		m.identity.dir = ""
+		m.observed.floor.LSN = 0
+		m.observed.floor.Timeline = 0
+	})
+}
+
+// copyFrom makes the base backup. The old generation goes only after the new one is in force.
+func (m *Manager) copyFrom(ctx context.Context, volume *pgproc.Volume, source pgproc.Source, slot string) error {
+	g, err := volume.Begin("clone")
+	if err != nil {
+		return err
+	}
+	err = m.programs.BaseBackup(ctx, g, pgproc.BaseBackupOptions{Source: source, Slot: slot})
+	if err == nil {
+		err = pgproc.SetStandby(g.Dir, true)
+	}
+	if err == nil {
+		err = volume.Flip(g)
+	}
+	if removeErr := volume.RemoveOld(); removeErr != nil {
+		m.log.Warn("an old generation cannot be removed", "error", removeErr)
+	}
+	return err
+}
+
+// rewind makes the data of a former primary a standby's: pg_rewind, else a clone.
+func (m *Manager) rewind(g pgproc.Generation, leader *instanceapi.Member) {
+	m.repair.what = instanceapi.StateRewinding
+	source, files := m.source(leader), m.setup(m.standbyRole())
+	impossible := false
+	m.start(&job{name: "rewind", abandonable: false}, func(ctx context.Context) error {
+		s, err := m.leaderStatus(ctx, leader)
+		if err != nil {
+			return err
+		}
+		// pg_rewind may have to run crash recovery here first: with the settings of this instance.
+		if err := files.write(g, nil); err != nil {
+			return err
+		}
+		result, err := m.programs.Rewind(ctx, m.volume, g, pgproc.RewindOptions{Source: source, SourceTimeline: s.Position.Timeline})
+		if err != nil {
+			impossible = true
+			return err
+		}
+		m.log.Info("rewound", "diverged", result.Rewound, "at", result.DivergedAt, "timeline", result.DivergedTimeline)
+		return pgproc.SetStandby(g.Dir, true)
+	}, func(err error) { m.rewound(leader, err, impossible) })
+}
+
+func (m *Manager) rewound(leader *instanceapi.Member, err error, impossible bool) {
+	r := &m.repair
+	r.what = ""
+	m.observed.floor.LSN, m.observed.floor.Timeline = 0, 0
+	switch {
+	case err == nil:
+		m.metrics.rewinds.Inc()
+		r.hint, r.delay, m.failure = "", 0, ""
+	case errors.Is(err, errNotYet):
+		r.notBefore = m.now() + 200*time.Millisecond
+	case impossible && !errors.Is(err, context.Canceled):
+		r.rewinds++
+		r.hintText = err.Error()
+		if r.rewinds >= 2 || errors.Is(err, pgproc.ErrIncomplete) {
+			m.clone(leader, true)
+			return
+		}
+		r.later(m.now())
+	default:
+		r.later(m.now())
+	}
+}
+
+// mend looks after a standby that runs and does not stream although its leader is up.
+func (m *Manager) mend(g pgproc.Generation, leader *instanceapi.Member) {
+	r := &m.repair
+	if m.job != nil {
+		return
+	}
+	if m.observed.streaming() {
+		r.hint, r.delay, r.rewinds = "", 0, 0
+		m.failure = ""
+		return
+	}
+	quiet := m.now() - max(m.observed.streamed, r.since, m.observed.since)
+	switch {
+	case r.hint == hintClone && quiet > patienceHint:
+		m.log.Warn("this standby is cloned anew", "reason", r.hintText)
+		m.stopPostgres("stop for a clone", func() { m.clone(leader, true) })
+	case r.hint == hintRewind && quiet > patienceHint:
+		m.log.Warn("this standby is rewound", "reason", r.hintText)
+		m.stopPostgres("stop for a rewind", func() { m.rewind(g, leader) })
+	case quiet > patienceBlind && m.observed.ok:
+		m.log.Warn("this standby does not stream for no known reason; PostgreSQL is restarted")
+		r.later(m.now())
+		m.stopPostgres("restart of a standby that does not stream", nil)
+	}
+}
+
+// hints in the messages of a standby's WAL receiver and startup process.
+var hints = []struct {
+	text string
+	hint hint
+}{
+	{"has already been removed", hintClone},
+	{"is ahead of the WAL flush position", hintRewind},
+	{"forked off current database system timeline", hintRewind},
+	{"is behind recovery timeline", hintRewind},
+	{"could not find required WAL segment", hintClone},
+	{"can no longer get changes from replication slot", hintClone},
+	{"invalid record length at", ""},
+}
+
+// hintOf reads a message of PostgreSQL.
+func hintOf(message string) hint {
+	for _, h := range hints {
+		if h.hint != "" && strings.Contains(message, h.text) {
+			return h.hint
+		}
+	}
+	return ""
+}

@@ -1,0 +1,225 @@
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kumki-dev/kumki/internal/election"
+	"github.com/kumki-dev/kumki/internal/naming"
+	"github.com/kumki-dev/kumki/internal/pgproc"
+	"github.com/kumki-dev/kumki/internal/pgsql"
+)
+
+// takeLead makes PostgreSQL the primary: promotes the running standby, or starts what is down.
+func (m *Manager) takeLead(l *leadership) {
+	pm, sql := m.pm, m.sql
+	files := m.setup(role{sync: l.sync})
+	in, inErr := m.roleInputs()
+	g, whole := m.generation()
+	var server *started
+	m.start(&job{name: "take the lead"}, func(ctx context.Context) error {
+		if err := m.guard.AwaitAck(ctx); err != nil {
+			return fmt.Errorf("the guard did not confirm its deadline: %w", err)
+		}
+		if l.promote {
+			if pm == nil {
+				return errors.New("PostgreSQL ended before it could be promoted")
+			}
+			if err := files.write(g, nil); err != nil {
+				return err
+			}
+			if err := sql.Reload(ctx); err != nil {
+				return err
+			}
+			return m.promote(ctx, g, sql, l)
+		}
+		if l.init && !whole {
+			if inErr != nil {
+				return inErr
+			}
+			if err := m.initialize(ctx, files, in); err != nil {
+				return err
+			}
+		}
+		var err error
+		server, err = m.startPrimary(ctx, files, l)
+		return err
+	}, func(err error) {
+		if server != nil {
+			m.adopt(server)
+		}
+		if server != nil || l.promote {
+			m.settings.applied, m.settings.starting = files.key(), files.cfg
+		}
+		if err != nil {
+			m.startRefused(files.cfg, err)
+			m.metrics.promotionFailures.Inc()
+			m.fail("PostgreSQL cannot be made the primary: %v", err)
+			m.step(election.EventPromoteFailed{Reason: err.Error()})
+			return
+		}
+		if m.lead == l {
+			m.failure = ""
+			m.promoted(l)
+		}
+	})
+}
+
+// promoted: PostgreSQL accepts writes. The position may be a moment old; it only serves the record.
+func (m *Manager) promoted(l *leadership) {
+	l.done = true
+	m.metrics.promotions.Inc()
+	m.rolesDone = ""
+	m.slotsAt = 0
+	m.log.Info("PostgreSQL accepts writes", "term", l.term)
+	m.observedAt = 0 // look again at once
+	m.step(election.EventPromoted{Position: m.observed.position()})
+	if l.promote {
+		// pg_rewind of the others reads the new timeline from the control file, which a checkpoint writes.
+		sql := m.sql
+		m.spawn(func(ctx context.Context) func() {
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+			defer cancel()
+			if err := sql.Checkpoint(ctx); err != nil {
+				m.log.Warn("the checkpoint after the promotion failed", "error", err)
+			}
+			return func() { l.checkpointed = true }
+		})
+	} else {
+		l.checkpointed = true
+	}
+}
+
+// promote makes the running standby a primary, on a timeline that nobody else can have begun.
+func (m *Manager) promote(ctx context.Context, g pgproc.Generation, sql pgsql.Server, l *leadership) error {
+	seen, err := sql.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	if err := reserveTimelines(g.Dir, seen.Timeline, l.timeline, m.owner()); err != nil {
+		return err
+	}
+	return sql.Promote(ctx)
+}
+
+// started is a server that a job started.
+type started struct {
+	pm    *pgproc.Postmaster
+	sql   pgsql.Server
+	floor election.Position
+}
+
+// adopt makes the loop know the server that a job started.
+func (m *Manager) adopt(s *started) {
+	if s.pm == nil {
+		return
+	}
+	m.pm, m.sql = s.pm, s.sql
+	m.observed = observation{floor: s.floor, since: m.now()}
+	m.observedAt = 0
+}
+
+// startPrimary starts the data that is here as primary. Only the holder of the lease does so.
+func (m *Manager) startPrimary(ctx context.Context, files setup, l *leadership) (*started, error) {
+	g, ok, err := m.volume.Current()
+	if err != nil || !ok || g.Incomplete != "" {
+		return nil, errors.Join(err, pgproc.ErrIncomplete)
+	}
+	if err := files.write(g, nil); err != nil {
+		return nil, err
+	}
+	s, err := m.launch(ctx, g, files, true)
+	if err == nil && l.promote { // its data is a standby's
+		err = m.promote(ctx, g, s.sql, l)
+	}
+	return s, err
+}
+
+// launch starts a server with the files that are in place and, if asked to, waits until it accepts connections.
+func (m *Manager) launch(ctx context.Context, g pgproc.Generation, files setup, ready bool) (*started, error) {
+	floor, err := m.programs.LastWAL(ctx, g.Dir)
+	if err != nil {
+		return nil, err
+	}
+	pm, err := m.programs.Start(pgproc.StartOptions{Dir: g.Dir, Root: m.volume.Root, Settings: files.commandLine()})
+	if err != nil {
+		return nil, err
+	}
+	s := &started{pm: pm, sql: files.connect(), floor: floor}
+	if !ready {
+		return s, nil
+	}
+	return s, pm.WaitReady(ctx)
+}
+
+// initialize makes the new database: initdb, then a start without network in which roles, database and the user's SQL
+// are made. Only a generation that has all of it is put in force.
+func (m *Manager) initialize(ctx context.Context, files setup, roles roleInputs) error {
+	if virgin, err := m.volume.Virgin(); err != nil || !virgin {
+		return errors.Join(err, pgproc.ErrNotEmpty)
+	}
+	if err := m.volume.RemoveOld(); err != nil {
+		return err
+	}
+	g, err := m.volume.Begin("initdb")
+	if err != nil {
+		return err
+	}
+	in := files.cfg.InitDB
+	m.log.Info("making a new database", "encoding", in.Encoding, "locale", in.Locale, "dataChecksums", in.DataChecksums)
+	if err := m.programs.InitDB(ctx, g, pgproc.InitDBOptions{
+		Superuser: naming.RoleSuperuser, Encoding: in.Encoding, Locale: in.Locale, DataChecksums: in.DataChecksums,
+	}); err != nil {
+		return err
+	}
+	if err := files.write(g, nil); err != nil {
+		return err
+	}
+	if err := m.populate(ctx, g, files, roles); err != nil {
+		return err
+	}
+	return m.volume.Flip(g)
+}
+
+func (m *Manager) populate(ctx context.Context, g pgproc.Generation, files setup, roles roleInputs) error {
+	in := files.cfg.InitDB
+	settings := files.commandLine()
+	settings["listen_addresses"] = ""
+	settings["synchronous_standby_names"] = ""
+	pm, err := m.programs.Start(pgproc.StartOptions{Dir: g.Dir, Root: m.volume.Root, Settings: settings})
+	if err != nil {
+		return err
+	}
+	sql := files.connect()
+	defer sql.Close()
+	err = pm.WaitReady(ctx)
+	if err == nil {
+		err = m.makeRoles(ctx, sql, roles)
+	}
+	for i := 0; err == nil && i < len(in.SQL); i++ {
+		if err = sql.ExecScript(ctx, in.Database, in.SQL[i]); err != nil {
+			err = fmt.Errorf("bootstrap.initdb.sql[%d]: %w", i, err)
+		}
+	}
+	sql.Close()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if stopErr := pm.StopFast(stop); stopErr != nil {
+		return errors.Join(err, stopErr, pgproc.KillTree(stop, m.volume.Root))
+	}
+	return err
+}
+
+// maintain keeps a primary as declared: settings, roles and passwords, slots of the members.
+func (m *Manager) maintain() {
+	if m.pm == nil || !m.observed.ok || m.observed.InRecovery {
+		return
+	}
+	m.applySettings()
+	if m.job == nil {
+		m.keepRoles()
+	}
+	m.keepSlots()
+}

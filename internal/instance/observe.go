@@ -1,0 +1,260 @@
+package instance
+
+import (
+	"context"
+	"time"
+
+	"github.com/kumki-dev/kumki/internal/election"
+	"github.com/kumki-dev/kumki/internal/pgproc"
+	"github.com/kumki-dev/kumki/internal/pgsql"
+	"github.com/kumki-dev/kumki/internal/postgres"
+)
+
+const (
+	// observeSteady and observeBusy are how often PostgreSQL is looked at, in calm and while something changes.
+	observeSteady = time.Second
+	observeBusy   = 200 * time.Millisecond
+	// observeTimeout of one look.
+	observeTimeout = 3 * time.Second
+	// hungAfter: a primary that answered nothing for so long is taken for hung.
+	hungAfter = 10 * time.Second
+	// stoppedAfter: a postmaster in the state "stopped" for so long is not coming back by itself.
+	stoppedAfter = time.Second
+)
+
+// observation is the last look at PostgreSQL.
+type observation struct {
+	pgsql.Observation
+	ok bool
+	// floor is the end of WAL that was on disk when the server was started: what it has, whatever it says while it recovers.
+	floor election.Position
+	// since is when the server was started; failing since when looks fail; stopped since when the postmaster is stopped.
+	since, failing, stopped time.Duration
+	// streamed is when the standby was last seen to stream.
+	streamed time.Duration
+}
+
+func (o *observation) streaming() bool {
+	return o.ok && o.InRecovery && o.WALReceiver.Streaming()
+}
+
+// position up to which WAL is on disk here.
+func (o *observation) position() election.Position {
+	if !o.ok {
+		return o.floor
+	}
+	return later(o.floor, election.Position{Timeline: o.Timeline, LSN: uint64(o.FlushLSN)})
+}
+
+// busy: something is changing, so look more often.
+func (m *Manager) busy() bool {
+	return !m.observed.ok || m.job != nil || m.now()-m.observed.since < 10*time.Second ||
+		(m.lead == nil && !m.observed.streaming()) || (m.lead != nil && m.unsettled())
+}
+
+// unsettled: the synchronous standbys in force are not those that are wanted, or a member does not stream.
+func (m *Manager) unsettled() bool {
+	names, _ := m.streamers()
+	return m.observed.SyncStandbyNames != syncNames(m.lead.sync) || len(names) < len(m.cfg.Members)-1
+}
+
+// observe looks at PostgreSQL when it is time to.
+func (m *Manager) observe() {
+	every := observeSteady
+	if m.busy() {
+		every = observeBusy
+	}
+	if m.observing || m.now()-m.observedAt < every {
+		return
+	}
+	m.observedAt = m.now()
+	if m.pm == nil || !m.pm.Ready() {
+		m.tellLocal()
+		return
+	}
+	m.observing = true
+	pm, sql := m.pm, m.sql
+	m.spawn(func(ctx context.Context) func() {
+		ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+		defer cancel()
+		seen, err := sql.Observe(ctx)
+		return func() {
+			m.observing = false
+			if m.pm == pm {
+				m.seen(seen, err)
+			}
+		}
+	})
+}
+
+func (m *Manager) seen(seen pgsql.Observation, err error) {
+	o := &m.observed
+	if err != nil {
+		if o.failing == 0 {
+			o.failing = m.now()
+		}
+		m.log.Debug("PostgreSQL does not answer", "error", err)
+		if m.leading() && m.job == nil && m.now()-o.failing > hungAfter {
+			m.kill("it answered nothing for " + hungAfter.String())
+		}
+		return
+	}
+	o.Observation, o.ok, o.failing = seen, true, 0
+	if o.streaming() {
+		o.streamed = m.now()
+	}
+	m.tellLocal()
+	m.act()
+}
+
+// tellLocal gives the core the state of PostgreSQL.
+func (m *Manager) tellLocal() {
+	g, ok, err := m.volume.Current()
+	local := election.Local{
+		HasData: ok, NeedsRepair: err != nil || g.Incomplete != "", SystemIdentifier: m.systemIdentifier(g, ok),
+	}
+	if m.pm != nil && m.observed.ok {
+		local.Running = m.observed.failing == 0
+		local.InRecovery = m.observed.InRecovery
+		local.Position = m.observed.position()
+		local.Standbys, local.Flushed = m.streamers()
+		if num, names, err := postgres.ParseSyncStandbyNames(m.observed.SyncStandbyNames); err == nil {
+			local.SyncInForce = election.Quorum{Standbys: names, Num: num}
+		}
+	} else if ok && m.pm == nil {
+		local.Position = m.observed.floor
+		local.InRecovery = isStandby(g)
+	}
+	m.step(election.EventLocal{Local: local})
+}
+
+// identity of the data directory in force.
+type identity struct{ dir, system string }
+
+// systemIdentifier of the data; "" until it was read.
+func (m *Manager) systemIdentifier(g pgproc.Generation, ok bool) string {
+	if !ok || m.identity.dir != g.Dir {
+		return ""
+	}
+	return m.identity.system
+}
+
+// examine reads what is known only from the files of a server that is down: whose data it is, and where its WAL ends.
+// It says whether there was something to read.
+func (m *Manager) examine() bool {
+	g, ok := m.generation()
+	if !ok || m.pm != nil || (m.identity.dir == g.Dir && m.observed.floor.LSN != 0) || m.now() < m.examineAt {
+		return false
+	}
+	var system string
+	var end election.Position
+	m.start(&job{name: "examine"}, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+		defer cancel()
+		control, err := m.programs.ControlData(ctx, g.Dir)
+		if err != nil {
+			return err
+		}
+		system = control.SystemIdentifier
+		end, err = m.programs.LastWAL(ctx, g.Dir)
+		return err
+	}, func(err error) {
+		if system != "" {
+			m.identity = identity{g.Dir, system}
+		}
+		m.observed.floor = end
+		if err != nil {
+			m.fail("the data directory cannot be read: %v", err)
+			m.examineAt = m.now() + 5*time.Second
+		}
+		m.observedAt = 0
+		m.tellLocal()
+	})
+	return true
+}
+
+// streamers are the members that stream from here and have caught up, and how far each has flushed.
+func (m *Manager) streamers() (names []string, flushed []uint64) {
+	for _, member := range m.cfg.Members {
+		for _, s := range m.observed.Replication {
+			if s.ApplicationName == member.Name && s.State == "streaming" {
+				names, flushed = append(names, member.Name), append(flushed, uint64(s.FlushLSN))
+				break
+			}
+		}
+	}
+	return names, flushed
+}
+
+// watchPostmaster notices the end and the standstill of the postmaster.
+func (m *Manager) watchPostmaster() {
+	if m.pm == nil || m.fencing {
+		return
+	}
+	select {
+	case <-m.pm.Done():
+		if m.job == nil || m.job.name == "apply settings" {
+			m.died()
+		}
+		return
+	default:
+	}
+	o := &m.observed
+	if m.pm.State() != pgproc.ProcStopped {
+		o.stopped = 0
+	} else if o.stopped == 0 {
+		o.stopped = m.now()
+	} else if m.now()-o.stopped > stoppedAfter {
+		m.kill("the postmaster is stopped (signal STOP)")
+	}
+}
+
+// died: the postmaster ended by itself. What is left of its tree is killed before anyone is told.
+func (m *Manager) died() {
+	m.log.Error("PostgreSQL ended unexpectedly", "error", m.pm.Err())
+	m.metrics.crashes.Inc()
+	m.kill("its postmaster ended")
+}
+
+// kill ends PostgreSQL's tree because it is dead or hung, and tells the core.
+func (m *Manager) kill(why string) {
+	if m.fencing {
+		return
+	}
+	m.log.Warn("PostgreSQL's processes are killed", "reason", why)
+	m.report.setHeld(0)
+	m.fencing = true
+	if m.job != nil {
+		m.job.cancel()
+	}
+	m.repair.crashed(m.now())
+	root := m.volume.Root
+	m.spawn(func(ctx context.Context) func() {
+		for ctx.Err() == nil {
+			call, cancel := context.WithTimeout(ctx, 5*time.Second)
+			err := pgproc.KillTree(call, root)
+			cancel()
+			if err == nil {
+				return m.killed
+			}
+			m.log.Error("PostgreSQL's processes cannot be ended yet", "error", err)
+		}
+		return nil
+	})
+}
+
+func (m *Manager) killed() {
+	if m.job != nil {
+		m.spawn(func(ctx context.Context) func() {
+			if wait(ctx, 20*time.Millisecond) != nil {
+				return nil
+			}
+			return m.killed
+		})
+		return
+	}
+	m.fencing = false
+	m.down()
+	m.lead = nil
+	m.step(election.EventPostgresDied{})
+}

@@ -1,0 +1,357 @@
+package instance
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kumki-dev/kumki/internal/election"
+	"github.com/kumki-dev/kumki/internal/instanceapi"
+	"github.com/kumki-dev/kumki/internal/naming"
+	"github.com/kumki-dev/kumki/internal/pgproc"
+	"github.com/kumki-dev/kumki/internal/pgsql"
+	"github.com/kumki-dev/kumki/internal/postgres"
+)
+
+// settings is the state of PostgreSQL's configuration.
+type settings struct {
+	readAt time.Duration
+	// applied is the key of the files that the running server goes by.
+	applied string
+	// hash of the configuration in force.
+	hash string
+	// refused is the newest configuration that PostgreSQL does not take, with its message.
+	refused *instanceapi.ConfigError
+	// good is the last configuration that PostgreSQL took; proven the last that it started with.
+	good, proven *config
+	// starting is what the server was started with, until it is up.
+	starting *config
+}
+
+// File names on the volume of the configurations that are known to work.
+const (
+	fileGood   = "config-good.json"
+	fileProven = "config-proven.json"
+)
+
+// role is the instance's part in replication, as far as it shows in the configuration files.
+type role struct {
+	sync   election.Quorum
+	leader *instanceapi.Member // nil: no WAL receiver
+}
+
+// standbyRole follows the leader, unless this instance sealed and no leader of that term is known.
+func (m *Manager) standbyRole() role {
+	if m.follow == nil || m.follow.Term < m.sealed || m.sealing != nil {
+		return role{}
+	}
+	return role{leader: m.cfg.member(m.follow.Leader)}
+}
+
+// setup is everything that PostgreSQL's files are written from. It is a value: jobs use it while the loop goes on.
+type setup struct {
+	opt   *Options
+	cfg   *config // whose parameters and HBA lines are in force
+	role  role
+	owner *pgproc.User
+}
+
+// setup for a role: with the newest configuration, or the last good one when that was refused.
+func (m *Manager) setup(r role) setup {
+	cfg := *m.cfg
+	if refused := m.settings.refused; refused != nil && refused.ConfigHash == cfg.hash {
+		if good := m.fallback(); good != nil {
+			cfg.Parameters, cfg.HBA = good.Parameters, good.HBA
+		}
+	}
+	return setup{opt: &m.opt, cfg: &cfg, role: r, owner: m.owner()}
+}
+
+func (m *Manager) fallback() *config {
+	if m.settings.good != nil && m.settings.good.hash != m.cfg.hash {
+		return m.settings.good
+	}
+	return m.settings.proven
+}
+
+func (s setup) private(kind string) string { return filepath.Join(s.opt.RunDir, "tls", kind) }
+
+func (m *Manager) privateTLS(kind string) string { return filepath.Join(m.opt.RunDir, "tls", kind) }
+
+// key tells whether two setups give the same files.
+func (s setup) key() string {
+	h := sha256.New()
+	conf, _ := s.conf(nil)
+	_, _ = fmt.Fprint(h, conf, s.hba())
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func syncNames(q election.Quorum) string { return postgres.SyncStandbyNames(q.Num, q.Standbys) }
+
+// conf is postgresql.conf.
+func (s setup) conf(control *postgres.ControlData) (string, error) {
+	listen := s.opt.Bind
+	if listen == "" {
+		listen = "*"
+	}
+	server := s.private("server")
+	own := map[string]string{
+		"listen_addresses": listen, "port": strconv.Itoa(s.opt.PortPG), "unix_socket_directories": s.opt.RunDir,
+		"unix_socket_permissions": "0700", "cluster_name": s.opt.Pod,
+		"ssl": "on", "ssl_cert_file": filepath.Join(server, "tls.crt"), "ssl_key_file": filepath.Join(server, "tls.key"),
+		"ssl_ca_file":     filepath.Join(s.private("clients"), "ca.crt"),
+		"log_destination": "stderr", "logging_collector": "off", "log_line_prefix": pgproc.LogLinePrefix, "lc_messages": "C",
+		"log_timezone": "UTC", "hot_standby": "on", "wal_log_hints": "on", "password_encryption": "scram-sha-256",
+		"recovery_target_timeline": "latest", "synchronous_standby_names": syncNames(s.role.sync),
+		"primary_conninfo": "", "primary_slot_name": "",
+	}
+	if l := s.role.leader; l != nil {
+		repl := s.private("replication")
+		info, err := postgres.ConnInfo(map[string]string{
+			"host": l.Host, "port": strconv.Itoa(l.Port), "user": naming.RoleReplication, "application_name": s.opt.Pod,
+			"sslmode": "verify-ca", "sslcert": filepath.Join(repl, "tls.crt"), "sslkey": filepath.Join(repl, "tls.key"),
+			"sslrootcert": filepath.Join(server, "ca.crt"), "connect_timeout": "5", "passfile": "/dev/null",
+			"keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count": "3", "tcp_user_timeout": "10000",
+		})
+		if err != nil {
+			return "", err
+		}
+		own["primary_conninfo"], own["primary_slot_name"] = info, naming.Slot(s.opt.Pod)
+	}
+	all := postgres.Merge(s.cfg.Parameters, own)
+	if control != nil {
+		all = postgres.StandbySettings(all, *control)
+	}
+	return postgres.RenderConf(all)
+}
+
+func (s setup) hba() string {
+	return postgres.RenderHBA(postgres.HBAOptions{User: s.cfg.HBA, SuperuserRemote: s.cfg.SuperuserRemote})
+}
+
+// osUsers may be the superuser over the unix socket: the user of this process, and of PostgreSQL where it differs.
+func (s setup) osUsers() []string {
+	uids := []string{strconv.Itoa(os.Getuid())}
+	if s.owner != nil {
+		uids = append(uids, strconv.Itoa(int(s.owner.UID)))
+	}
+	var names []string
+	for _, uid := range uids {
+		if u, err := user.LookupId(uid); err == nil {
+			names = append(names, u.Username)
+		}
+	}
+	return names
+}
+
+// write puts PostgreSQL's files in place. control, if given, is that of the data: standbys must not start below it.
+func (s setup) write(g pgproc.Generation, control *postgres.ControlData) error {
+	if err := s.replicationKey(); err != nil {
+		return err
+	}
+	conf, err := s.conf(control)
+	if err != nil {
+		return err
+	}
+	files := map[string]string{"postgresql.conf": conf, "pg_hba.conf": s.hba(), "pg_ident.conf": postgres.RenderIdent(s.osUsers()...)}
+	for name, text := range files {
+		path := filepath.Join(g.Dir, name)
+		if old, err := os.ReadFile(path); err == nil && string(old) == text {
+			continue
+		}
+		if err := pgproc.WriteFile(path, []byte(text), s.owner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replicationKey puts the key of the WAL receiver where primary_conninfo names it, and takes it away where nothing may stream:
+// the startup process could go by an old primary_conninfo for a moment.
+func (s setup) replicationKey() error {
+	peer, repl := s.private("peer"), s.private("replication")
+	if s.role.leader == nil {
+		err := os.Remove(filepath.Join(repl, "tls.key"))
+		if os.IsNotExist(err) {
+			return nil
+		}
+		return err
+	}
+	if err := makeDir(repl, s.owner); err != nil {
+		return err
+	}
+	for _, name := range []string{"tls.crt", "tls.key"} {
+		if err := copyFile(filepath.Join(peer, name), filepath.Join(repl, name), s.owner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applySettings makes the running server go by what is declared, by a reload.
+func (m *Manager) applySettings() {
+	if m.job != nil || m.pm == nil || !m.observed.ok {
+		return
+	}
+	m.provenStart()
+	r := m.standbyRole()
+	if m.lead != nil {
+		r = role{sync: m.lead.sync}
+	}
+	want := m.setup(r)
+	if want.key() == m.settings.applied {
+		return
+	}
+	g, ok := m.generation()
+	if !ok {
+		return
+	}
+	sql, standby := m.sql, m.lead == nil
+	var refused *instanceapi.ConfigError
+	m.start(&job{name: "apply settings"}, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		var control *postgres.ControlData
+		if standby {
+			c, err := m.programs.ControlData(ctx, g.Dir)
+			if err != nil {
+				return err
+			}
+			control = &c
+		}
+		if err := want.write(g, control); err != nil {
+			return err
+		}
+		problems, err := sql.CheckConfig(ctx)
+		if err != nil {
+			return err
+		}
+		if len(problems) > 0 {
+			refused = &instanceapi.ConfigError{Parameter: problems[0].Parameter, Message: problems[0].Message, ConfigHash: want.cfg.hash}
+			return nil
+		}
+		if _, err := sql.ResetOwned(ctx); err != nil {
+			m.log.Debug("postgresql.auto.conf was not looked at", "error", err)
+		}
+		return sql.Reload(ctx)
+	}, func(err error) { m.settingsApplied(want, refused, err) })
+}
+
+func (m *Manager) settingsApplied(want setup, refused *instanceapi.ConfigError, err error) {
+	switch {
+	case err != nil:
+		m.repair.notBefore = m.now() + time.Second
+	case refused != nil:
+		m.log.Error("PostgreSQL refuses the configuration; the last good one stays in force", "parameter", refused.Parameter, "message", refused.Message)
+		if m.settings.refused != nil && m.settings.refused.ConfigHash == refused.ConfigHash {
+			m.fail("PostgreSQL refuses even the last good configuration: %s: %s", refused.Parameter, refused.Message)
+			m.repair.notBefore = m.now() + 10*time.Second
+			return
+		}
+		m.settings.refused = refused
+	default:
+		m.settings.applied = want.key()
+		m.settings.hash = want.cfg.hash
+		m.observedAt = 0
+		m.took(want.cfg)
+		m.log.Info("the configuration is in force", "hash", m.settings.hash)
+	}
+}
+
+// took remembers a configuration that PostgreSQL accepted.
+func (m *Manager) took(cfg *config) {
+	refused := m.settings.refused
+	if refused != nil && refused.ConfigHash == cfg.hash {
+		return // its parameters are the last good ones
+	}
+	m.settings.refused = nil
+	if m.settings.good == nil || m.settings.good.hash != cfg.hash {
+		m.settings.good = cfg
+		m.save(fileGood, cfg)
+	}
+}
+
+// provenStart: the server came up with the configuration it was started with.
+func (m *Manager) provenStart() {
+	cfg := m.settings.starting
+	if cfg == nil || !m.observed.ok {
+		return
+	}
+	m.settings.starting = nil
+	m.settings.hash = cfg.hash
+	m.took(cfg)
+	if refused := m.settings.refused; refused != nil && refused.ConfigHash == cfg.hash {
+		return
+	}
+	m.settings.proven = cfg
+	m.save(fileProven, cfg)
+}
+
+func (m *Manager) save(name string, cfg *config) {
+	if old, err := m.volume.LoadFile(name); err == nil && bytes.Equal(old, cfg.raw) {
+		return
+	}
+	if err := m.volume.SaveFile(name, cfg.raw); err != nil {
+		m.log.Warn("the last good configuration cannot be saved", "error", err)
+	}
+}
+
+// loadGood reads the configurations that worked before this process started.
+func (m *Manager) loadGood() {
+	for name, into := range map[string]**config{fileGood: &m.settings.good, fileProven: &m.settings.proven} {
+		raw, err := m.volume.LoadFile(name)
+		if err != nil {
+			continue
+		}
+		if cfg, err := parseConfig(raw); err == nil {
+			*into = cfg
+		}
+	}
+}
+
+// startRefused: a server did not start. If it was its first start with a configuration, that configuration is to blame.
+func (m *Manager) startRefused(cfg *config, err error) bool {
+	proven := m.settings.proven
+	if proven == nil || cfg == nil || sameSettings(proven, cfg) {
+		return false
+	}
+	m.log.Error("PostgreSQL does not start with the new configuration; going back to the last one that it started with", "error", err)
+	m.settings.refused = &instanceapi.ConfigError{Parameter: blamed(err, cfg), Message: err.Error(), ConfigHash: m.cfg.hash}
+	m.settings.good = proven
+	m.save(fileGood, proven)
+	return true
+}
+
+// sameSettings: the two differ in nothing that PostgreSQL reads.
+func sameSettings(a, b *config) bool {
+	x, y := setup{opt: &Options{}, cfg: a}, setup{opt: &Options{}, cfg: b}
+	return x.key() == y.key()
+}
+
+// blamed is the parameter that an error names.
+func blamed(err error, cfg *config) string {
+	for name := range cfg.Parameters {
+		if strings.Contains(err.Error(), name) {
+			return name
+		}
+	}
+	return "postgresql.conf"
+}
+
+// commandLine are the settings that must win over everything, ALTER SYSTEM too.
+func (s setup) commandLine() map[string]string {
+	return map[string]string{"port": strconv.Itoa(s.opt.PortPG), "unix_socket_directories": s.opt.RunDir}
+}
+
+// connect returns the connection to the server over its unix socket.
+func (s setup) connect() pgsql.Server {
+	return pgsql.New(pgsql.Options{SocketDir: s.opt.RunDir, Port: s.opt.PortPG, Major: s.cfg.MajorVersion})
+}
