@@ -143,7 +143,7 @@ func (m *Manager) launch(ctx context.Context, g pgproc.Generation, files setup, 
 	if err != nil {
 		return nil, err
 	}
-	pm, err := m.programs.Start(pgproc.StartOptions{Dir: g.Dir, Root: m.volume.Root, Settings: files.commandLine()})
+	pm, err := m.programs.Start(pgproc.StartOptions{Dir: g.Dir, Root: m.volume.Root, Settings: files.commandLine(), Volume: m.volume})
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (m *Manager) populate(ctx context.Context, g pgproc.Generation, files setup
 	settings := files.commandLine()
 	settings["listen_addresses"] = ""
 	settings["synchronous_standby_names"] = ""
-	pm, err := m.programs.Start(pgproc.StartOptions{Dir: g.Dir, Root: m.volume.Root, Settings: settings})
+	pm, err := m.programs.Start(pgproc.StartOptions{Dir: g.Dir, Root: m.volume.Root, Settings: settings, Volume: m.volume})
 	if err != nil {
 		return err
 	}

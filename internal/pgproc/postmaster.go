@@ -46,6 +46,9 @@ type StartOptions struct {
 	Settings map[string]string
 	// Env is added to the environment.
 	Env []string
+	// Volume, if given, lends its lock to every process of the server: as long as one is alive nobody else opens the volume, not
+	// even a pod of the same name whose PID namespace does not show them.
+	Volume *Volume
 }
 
 // ErrTreeAlive says that processes of an earlier server on the same volume still live.
@@ -81,6 +84,9 @@ func (p *Programs) Start(o StartOptions) (*Postmaster, error) {
 	cmd := p.command(context.Background(), "postgres", args...) // it outlives every context: it is stopped by name
 	cmd.WaitDelay = 0
 	cmd.Env = append(cmd.Env, o.Env...)
+	if o.Volume != nil {
+		cmd.ExtraFiles = []*os.File{o.Volume.lock}
+	}
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return nil, err
