@@ -59,9 +59,10 @@ demo: ## A cluster, the operator, three PostgreSQL instances; then the primary i
 ##@ Development
 
 .PHONY: manifests
-manifests: $(CONTROLLER_GEN) ## Generate CustomResourceDefinitions and the operator's role.
+manifests: $(CONTROLLER_GEN) out ## Generate CustomResourceDefinitions, their reference and the operator's role.
 	@$(CONTROLLER_GEN) crd paths=./api/... output:crd:artifacts:config=config/crd/bases
 	@$(CONTROLLER_GEN) rbac:roleName=operator paths=./controllers/... output:rbac:artifacts:config=config/rbac
+	@go run ./hack/fields config/crd/bases/*.yaml > out/fields.md && cp out/fields.md docs/fields.md
 
 .PHONY: generate
 generate: $(CONTROLLER_GEN) ## Generate DeepCopy methods.
@@ -184,6 +185,9 @@ undeploy: $(KUSTOMIZE) cluster-tools ## Remove the operator; CustomResourceDefin
 .PHONY: cluster-tools
 cluster-tools:
 	@if [ "$(CLUSTER)" = local ]; then $(MAKE) bin/localkube; fi
+
+out:
+	@mkdir -p out
 
 # Go itself knows whether a program has to be built again, so these are always "made".
 .PHONY: bin/localkube $(CONTROLLER_GEN) $(KUSTOMIZE) $(GOLANGCI_LINT)
