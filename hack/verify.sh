@@ -29,6 +29,7 @@ done
 image=registry.example:5000/any/kumki:v9
 rendered=$(hack/render.sh $image) || fail "config/default cannot be built"
 [ "$(grep -c "$image" <<<"$rendered")" = 2 ] || fail "config/default must name the operator's image twice: container and KUMKI_IMAGE"
+grep -qxE '  name: operator' <<<"$rendered" && fail "a binding or another reference in config/default lacks the name's prefix"
 for folder in config/samples config/prometheus; do
 	bin/kustomize build $folder >/dev/null || fail "$folder cannot be built"
 done
