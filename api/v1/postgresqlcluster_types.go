@@ -9,13 +9,14 @@ import (
 // PostgreSQLClusterSpec is what a user declares of a PostgreSQL cluster: one primary and its hot standbys.
 // +kubebuilder:validation:XValidation:rule="!has(self.replication) || !has(self.replication.synchronousStandbys) || self.replication.durability == 'Asynchronous' || self.replicas == 1 || self.replication.synchronousStandbys < self.replicas",message="replication.synchronousStandbys must be less than replicas: one instance is the primary; raise replicas or lower synchronousStandbys"
 // +kubebuilder:validation:XValidation:rule="!has(self.replication) || self.replication.durability != 'Required' || self.replicas > 1",message="replication.durability Required needs replicas of at least 2: with one instance every write would wait for ever; raise replicas or use Preferred"
+// +kubebuilder:validation:XValidation:rule="has(self.bootstrap) && has(self.bootstrap.initdb) ? has(oldSelf.bootstrap) && has(oldSelf.bootstrap.initdb) && self.bootstrap.initdb == oldSelf.bootstrap.initdb : !has(oldSelf.bootstrap) || !has(oldSelf.bootstrap.initdb)",message="bootstrap.initdb is read once, when the cluster is created, and cannot change: use SQL on the running database"
 type PostgreSQLClusterSpec struct {
 	// replicas is the number of instances: one primary, the rest hot standbys. Valid values: 1 to 32. Default: 3.
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=32
 	// +optional
-	Replicas int32 `json:"replicas"`
+	Replicas int32 `json:"replicas,omitempty"`
 
 	// version is the major version of PostgreSQL. Valid values: "15", "16", "17", "18".
 	// Default: "17", or the version that the image's tag begins with when image is given. It chooses the operator's default image
@@ -118,14 +119,14 @@ type PostgreSQLClusterSpec struct {
 }
 
 // StorageSpec describes the volumes of each instance.
-// +kubebuilder:validation:XValidation:rule="!has(self.size) || !has(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",message="storage.size cannot shrink: volumes only grow; create a new cluster with the smaller size and move the data"
+// +kubebuilder:validation:XValidation:rule="!has(self.size) || !has(oldSelf.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="storage.size cannot shrink: volumes only grow; create a new cluster with the smaller size and move the data"
 // +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",message="storage.storageClassName cannot change on a running cluster: create a new cluster with the other class and move the data"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.walStorage) || has(self.walStorage)",message="storage.walStorage cannot be removed from a running cluster: move the data to a new cluster instead"
 // +kubebuilder:validation:XValidation:rule="has(oldSelf.walStorage) || !has(self.walStorage)",message="storage.walStorage cannot be added to a running cluster: set it when the cluster is created"
 type StorageSpec struct {
 	// size of the data volume, for example 10Gi. At least 64Mi. It can be raised at any time and never lowered. Default: 10Gi.
 	// +kubebuilder:default="10Gi"
-	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Mi')) >= 0",message="storage.size must be 64Mi or more"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="storage.size must be 64Mi or more"
 	// +optional
 	Size resource.Quantity `json:"size,omitzero"`
 
@@ -146,10 +147,11 @@ type StorageSpec struct {
 }
 
 // VolumeSpec describes one more volume of each instance.
-// +kubebuilder:validation:XValidation:rule="!has(self.size) || !has(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",message="size cannot shrink: volumes only grow"
+// +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",message="storageClassName cannot change on a running cluster: create a new cluster with the other class and move the data"
+// +kubebuilder:validation:XValidation:rule="!has(self.size) || !has(oldSelf.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="size cannot shrink: volumes only grow"
 type VolumeSpec struct {
 	// size of the volume, for example 5Gi. It can be raised at any time and never lowered.
-	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Mi')) >= 0",message="size must be 64Mi or more"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="size must be 64Mi or more"
 	Size resource.Quantity `json:"size"`
 
 	// storageClassName of the volume. Default: the Kubernetes cluster's default StorageClass.
@@ -179,7 +181,7 @@ type PostgreSQLConfiguration struct {
 	// before its last one, which lets every user in from anywhere over TLS with a SCRAM-SHA-256 password; a rule given here that matches wins over it.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=1024
-	// +kubebuilder:validation:items:Pattern=`^\s*(local|host|hostssl|hostnossl|hostgssenc|hostnogssenc)\s+\S+\s+\S+.*$`
+	// +kubebuilder:validation:items:Pattern=`^[ \t]*(local|host|hostssl|hostnossl|hostgssenc|hostnogssenc)[ \t]+[^ \t\r\n]+[ \t]+[^ \t\r\n]+[^\r\n]*$`
 	// +optional
 	HBA []string `json:"hba,omitempty"`
 }
@@ -192,7 +194,6 @@ type BootstrapSpec struct {
 }
 
 // InitDBSpec are the settings of a new, empty database.
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="bootstrap.initdb is read once, when the cluster is created, and cannot change: use SQL on the running database"
 type InitDBSpec struct {
 	// database that is created for the application. Default: app.
 	// +kubebuilder:default=app
@@ -206,19 +207,21 @@ type InitDBSpec struct {
 	// +kubebuilder:default=app
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self != 'postgres' && !self.startsWith('pg_') && !self.startsWith('kumki_')",message="bootstrap.initdb.owner must not be postgres nor begin with pg_ or kumki_: choose another name"
+	// +kubebuilder:validation:XValidation:rule="!(self in ['postgres','public','none']) && !self.startsWith('pg_') && !self.startsWith('kumki_')",message="bootstrap.initdb.owner must not be postgres, public or none nor begin with pg_ or kumki_: choose another name"
 	// +optional
 	Owner string `json:"owner,omitempty"`
 
 	// encoding of the databases. Default: UTF8.
 	// +kubebuilder:default=UTF8
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_]+$`
+	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Encoding string `json:"encoding,omitempty"`
 
 	// locale of the databases, one that the image has. Default: C.UTF-8.
 	// +kubebuilder:default="C.UTF-8"
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.@-]+$`
+	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Locale string `json:"locale,omitempty"`
 
@@ -267,12 +270,14 @@ type ReplicationSpec struct {
 
 	// maxLagForReads is how far a standby may be behind, in bytes of WAL, and still be ready (and so get reads from <cluster>-ro). Default: 256Mi.
 	// +kubebuilder:default="256Mi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0",message="replication.maxLagForReads must be 0 or more bytes"
 	// +optional
 	MaxLagForReads resource.Quantity `json:"maxLagForReads,omitzero"`
 
 	// maxLagForPromotion is how far behind the primary's last recorded position, in bytes of WAL, a standby may be and still be promoted
 	// when durability is Asynchronous. Default: 64Mi.
 	// +kubebuilder:default="64Mi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0",message="replication.maxLagForPromotion must be 0 or more bytes"
 	// +optional
 	MaxLagForPromotion resource.Quantity `json:"maxLagForPromotion,omitzero"`
 }
@@ -314,7 +319,7 @@ const (
 type AdditionalService struct {
 	// name is appended to the cluster's: the Service is named <cluster>-<name>. rw, ro, r and nodes are taken.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:MaxLength=17
 	// +kubebuilder:validation:XValidation:rule="!(self in ['rw','ro','r','nodes'])",message="service.additional name must not be rw, ro, r or nodes: these are the cluster's own Services"
 	Name string `json:"name"`
 

@@ -105,15 +105,15 @@ func (c *Client) CAS(ctx context.Context, version string, record election.Record
 	if err != nil {
 		return election.Lease{}, fmt.Errorf("writing Lease %s/%s: %w", c.namespace, c.name, err)
 	}
-	method, url := http.MethodPut, c.url+"/"+c.name
-	if version == "" {
-		method, url = http.MethodPost, c.url
-	}
+	// PUT creates a Lease, too: unlike POST it can be allowed for one name alone (RBAC resourceNames). It creates without a version and
+	// changes with one only; the UID in the object keeps a change from making a Lease anew that was deleted.
 	var done lease
-	status, err := c.call(ctx, method, url, desired, &done)
+	status, err := c.call(ctx, http.MethodPut, c.url+"/"+c.name, desired, &done)
 	switch {
 	case status == http.StatusConflict, status == http.StatusNotFound && version != "":
 		return election.Lease{}, ErrConflict
+	case version == "" && status == http.StatusUnprocessableEntity && strings.Contains(err.Error(), "metadata.resourceVersion"):
+		return election.Lease{}, ErrConflict // it exists: a version must be given
 	case err != nil:
 		return election.Lease{}, fmt.Errorf("writing Lease %s/%s: %w", c.namespace, c.name, err)
 	}
