@@ -225,6 +225,8 @@ type (
 		Position Position
 		Empty    bool
 	}
+	// EventPromised answers EffectPromise.
+	EventPromised struct{ Term int64 }
 	// EventPostgresDied: the postmaster ended without being asked to; nothing of its tree is left.
 	EventPostgresDied struct{}
 	// EventFenced answers EffectFence: nothing of PostgreSQL's process tree is left.
@@ -254,6 +256,7 @@ func (EventHolderDead) event()    {}
 func (EventMessage) event()       {}
 func (EventLocal) event()         {}
 func (EventSealed) event()        {}
+func (EventPromised) event()      {}
 func (EventPostgresDied) event()  {}
 func (EventFenced) event()        {}
 func (EventPromoted) event()      {}
@@ -278,8 +281,11 @@ type (
 	// EffectRead: read the Lease now (not from a cache), then EventLease or EventAPIFailed.
 	EffectRead struct{}
 	// EffectSeal: write the promise of Term to the data volume (fsync), stop the WAL receiver until the next EffectFollow, then
-	// EventSealed. It never stops a primary.
+	// EventSealed. It is never given to an instance that leads.
 	EffectSeal struct{ Term int64 }
+	// EffectPromise: write the promise of Term to the data volume (fsync) and do nothing else, then EventPromised. A holder needs it
+	// to go on under a higher term.
+	EffectPromise struct{ Term int64 }
 	// EffectFence: SIGKILL the whole PostgreSQL tree now, then EventFenced.
 	EffectFence struct{ Reason string }
 	// EffectDeadline: the guard kills PostgreSQL's tree at At (driver's clock) unless told otherwise. Zero: no deadline (not leading).
@@ -316,6 +322,7 @@ func (EffectCAS) effect()          {}
 func (EffectSend) effect()         {}
 func (EffectRead) effect()         {}
 func (EffectSeal) effect()         {}
+func (EffectPromise) effect()      {}
 func (EffectFence) effect()        {}
 func (EffectDeadline) effect()     {}
 func (EffectPromote) effect()      {}
