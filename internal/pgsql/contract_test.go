@@ -69,7 +69,7 @@ func newFakes(*testing.T) (primary, standby subject) {
 }
 
 func newReal(t *testing.T) (primary, standby subject) {
-	p := newPrimary(t, "c-0")
+	p := newPrimary(t, "c-0", nil)
 	pc := p.client()
 	NewWithT(t).Expect(pc.EnsureReplicationRole(t.Context())).To(Succeed())
 	s := newStandby(t, "c-1", p)

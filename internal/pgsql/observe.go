@@ -179,10 +179,10 @@ func (c *Client) standbyPosition(ctx context.Context, received postgres.LSN) (ui
 // newestTimelineAt is the highest timeline that has a segment in pg_wal with the byte before lsn; 0 when none has.
 func (c *Client) newestTimelineAt(ctx context.Context, lsn postgres.LSN) (uint32, error) {
 	out, err := c.main.query(ctx, `
-SELECT coalesce(max(left(name, 8)), '') FROM pg_ls_waldir(), LATERAL (SELECT pg_size_bytes(current_setting('wal_segment_size')) AS size) s
+SELECT coalesce(max(left(name, 8)), '') FROM pg_ls_waldir(), LATERAL (SELECT pg_size_bytes(current_setting('wal_segment_size')) AS segment) s
 WHERE name ~ '^[0-9A-F]{24}$' AND right(name, 16) =
   lpad(upper(to_hex(div($1::numeric, 4294967296)::bigint)), 8, '0') ||
-  lpad(upper(to_hex(div($1::numeric % 4294967296, size)::bigint)), 8, '0')`,
+  lpad(upper(to_hex(div($1::numeric % 4294967296, segment)::bigint)), 8, '0')`,
 		strconv.FormatUint(uint64(lsn)-1, 10))
 	if err != nil {
 		return 0, fmt.Errorf("observe the timeline: %w", err)

@@ -37,6 +37,8 @@ type testServer struct {
 	cmd    *exec.Cmd
 	done   chan struct{}
 	log    *lockedBuffer
+	// tls and superuserRemote shape the files.
+	tls, superuserRemote bool
 }
 
 // lockedBuffer is the server's log: exec's goroutine writes while the test reads.
@@ -81,7 +83,7 @@ func postgresIDs(t *testing.T) (uid, gid int) {
 
 func run(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(bin+program, args...)
+	cmd := exec.Command(program, args...)
 	cmd.SysProcAttr, cmd.Dir = credential(t), "/"
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	out, err := cmd.CombinedOutput()
@@ -98,13 +100,20 @@ func newRoot(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
-	if os.Geteuid() == 0 {
-		uid, gid := postgresIDs(t)
-		if err := os.Chown(root, uid, gid); err != nil {
-			t.Fatal(err)
-		}
-	}
+	chown(t, root)
 	return root
+}
+
+// chown gives a path to whom PostgreSQL runs as.
+func chown(t *testing.T, path string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	uid, gid := postgresIDs(t)
+	if err := os.Chown(path, uid, gid); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func freePort(t *testing.T) int {
@@ -117,24 +126,50 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-func newPrimary(t *testing.T, name string) *testServer {
+// template is a data directory fresh from initdb, made once: a copy is faster.
+var template = sync.OnceValues(func() (string, error) { return os.MkdirTemp("/tmp", "kumki-pgsql-") })
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if root, err := template(); err == nil {
+		_ = os.RemoveAll(root)
+	}
+	os.Exit(code)
+}
+
+// newPrimary makes a server with these parameters over the derived ones.
+func newPrimary(t *testing.T, name string, params map[string]string) *testServer {
 	t.Helper()
-	s := &testServer{t: t, root: newRoot(t), port: freePort(t), name: name, params: map[string]string{}}
-	derived := s.derived()
-	segment, err := postgres.WALSegmentMB(derived)
+	s := &testServer{t: t, root: newRoot(t), port: freePort(t), name: name, params: postgres.Merge(params)}
+	pristine := filepath.Join(templateRoot(t), "data")
+	if _, err := os.Stat(pristine); err != nil {
+		segment, err := postgres.WALSegmentMB(s.derived())
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, bin+"initdb", "-D", pristine, "-U", "postgres", "--auth=peer", "--no-sync", "-k", "--locale=C.UTF-8",
+			"--wal-segsize="+strconv.Itoa(segment))
+	}
+	run(t, "cp", "-a", pristine, s.data())
+	s.start()
+	return s
+}
+
+func templateRoot(t *testing.T) string {
+	t.Helper()
+	root, err := template()
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, "initdb", "-D", s.data(), "-U", "postgres", "--auth=peer", "--no-sync", "-k", "--locale=C.UTF-8", "--wal-segsize="+strconv.Itoa(segment))
-	s.start()
-	return s
+	chown(t, root)
+	return root
 }
 
 // newStandby clones from the primary, which needs the replication role.
 func newStandby(t *testing.T, name string, from *testServer) *testServer {
 	t.Helper()
-	s := &testServer{t: t, root: newRoot(t), port: freePort(t), name: name, params: map[string]string{}}
-	run(t, "pg_basebackup", "-D", s.data(), "-h", "127.0.0.1", "-p", strconv.Itoa(from.port), "-U", "kumki_replication", "-X", "stream",
+	s := &testServer{t: t, root: newRoot(t), port: freePort(t), name: name, params: postgres.Merge(from.params)}
+	run(t, bin+"pg_basebackup", "-D", s.data(), "-h", "127.0.0.1", "-p", strconv.Itoa(from.port), "-U", "kumki_replication", "-X", "stream",
 		"--no-sync", "-c", "fast")
 	s.follow(from)
 	s.writeFile(filepath.Join(s.data(), "standby.signal"), "")
@@ -170,16 +205,23 @@ func (s *testServer) writeFile(path, text string) {
 // writeConfig writes the three files; the server reads them when it is told to.
 func (s *testServer) writeConfig() {
 	s.t.Helper()
-	own := postgres.OwnSettings(postgres.OwnInputs{
+	in := postgres.OwnInputs{
 		Major: major, ClusterName: s.name, ListenAddresses: "127.0.0.1", Port: s.port, SocketDir: s.socket(),
 		HBAFile: filepath.Join(s.root, "pg_hba.conf"), IdentFile: filepath.Join(s.root, "pg_ident.conf"),
-	})
+	}
+	if s.tls {
+		in.TLSCert, in.TLSKey = filepath.Join(s.root, "tls.crt"), filepath.Join(s.root, "tls.key")
+		in.TLSClientCA = filepath.Join(s.root, "ca.crt")
+	}
+	own := postgres.OwnSettings(in)
 	conf, err := postgres.RenderConf(postgres.Merge(s.derived(), own, s.params))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.writeFile(filepath.Join(s.root, "postgresql.conf"), conf)
-	s.writeFile(filepath.Join(s.root, "pg_hba.conf"), postgres.RenderHBA(postgres.HBAOptions{User: s.hba, Plain: true}))
+	s.writeFile(filepath.Join(s.root, "pg_hba.conf"), postgres.RenderHBA(postgres.HBAOptions{
+		User: s.hba, Plain: !s.tls, SuperuserRemote: s.superuserRemote,
+	}))
 	me, err := user.Current()
 	if err != nil {
 		s.t.Fatal(err)
