@@ -147,23 +147,27 @@ func (s *logSink) flush() {
 	s.emitMessage()
 }
 
-// last are the latest messages that tell of a failure, or simply the latest when none does, in one line.
+// last are the latest messages that tell of a failure, with the two before them that often hold the cause; simply the latest when
+// none does. In one line.
 func (s *logSink) last() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var telling, all []string
+	var texts []string
+	first := -1
 	for _, r := range s.recent {
-		text := strings.ReplaceAll(r.Message, "\n", " ")
 		switch r.Severity {
-		case "ERROR", "FATAL", "PANIC", "HINT", "DETAIL":
-			telling = append(telling, text)
 		case "STATEMENT", "QUERY", "CONTEXT": // may hold data
 			continue
+		case "ERROR", "FATAL", "PANIC":
+			if first < 0 {
+				first = len(texts)
+			}
 		}
-		all = append(all, text)
+		texts = append(texts, strings.ReplaceAll(r.Message, "\n", " "))
 	}
-	if len(telling) == 0 {
-		telling = all[max(0, len(all)-3):]
+	from := len(texts) - 3
+	if first >= 0 {
+		from = first - 2
 	}
-	return strings.Join(telling, "; ")
+	return strings.Join(texts[max(0, from):], "; ")
 }

@@ -131,7 +131,7 @@ func (p *Programs) rewind(ctx context.Context, g Generation, o RewindOptions, dr
 		}
 		out.notRequired = out.notRequired || notRequiredPattern.MatchString(line)
 		out.sameTimeline = out.sameTimeline || sameTimelinePattern.MatchString(line)
-		return dry || progressLine(line, o.OnProgress)
+		return progressLine(line, o.OnProgress)
 	}
 	_, err = p.run(p.command(ctx, "pg_rewind", args...), read)
 	return out, err
