@@ -126,8 +126,8 @@ func TestAccess(t *testing.T) {
 	g.Expect(c.EnsureApp(t.Context(), pgsql.App{Database: "app", Owner: "app", Verifier: verifier(g, "secret")})).To(Succeed())
 	g.Expect(c.SetPassword(t.Context(), "postgres", verifier(g, "super"))).To(Succeed())
 	s.enableTLS(ca)
-	g.Expect(c.CheckConfig(t.Context())).To(BeEmpty())
 	g.Expect(c.Reload(t.Context())).To(Succeed())
+	g.Expect(c.CheckConfig(t.Context())).To(BeEmpty())
 
 	certOf := func(a *authority, name string) *tls.Certificate {
 		cert, key := a.issue(t, name)

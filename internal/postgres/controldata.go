@@ -46,10 +46,10 @@ const (
 	StateInRecovery         = "in archive recovery"
 )
 
-// ParseControlData reads the output of pg_controldata, which has to be run with LC_ALL=C. It is an error when what decides is missing
+// ParseControlData reads the output of pg_controldata, standard error included, which has to be run with LC_ALL=C. It is an error when what decides is missing
 // or when the control file's checksum is wrong.
 func ParseControlData(out string) (ControlData, error) {
-	if strings.Contains(out, "CRC checksum does not match") || strings.Contains(out, "Calculated CRC checksum") {
+	if strings.Contains(out, "CRC checksum does not match") {
 		return ControlData{}, fmt.Errorf("the control file is damaged: its checksum does not match its content")
 	}
 	p := controlParser{fields: map[string]string{}}
