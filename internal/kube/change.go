@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	apiv1 "github.com/kumki-dev/kumki/api/v1"
+	databasesv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
 
@@ -52,7 +52,7 @@ func (w *Writer) DeleteNow(ctx context.Context, seen *corev1.Pod) error {
 
 // MarkPod sets labels and annotations of a pod, unless it has them. Nothing else of the pod is touched.
 func (w *Writer) MarkPod(ctx context.Context, seen *corev1.Pod, labels, annotations map[string]string) (bool, error) {
-	if hasAll(seen.Labels, labels) && hasAll(seen.Annotations, annotations) {
+	if hasAll(seen.Labels, labels) && hasAll(seen.Annotations, annotations) || w.behind(seen) {
 		return false, nil
 	}
 	patch := map[string]any{"metadata": map[string]any{
@@ -104,13 +104,15 @@ func (w *Writer) SetAnnotation(ctx context.Context, seen client.Object, key stri
 }
 
 // PatchStatus writes what differs between two states of a cluster's status; nothing is sent when they are alike.
-func (w *Writer) PatchStatus(ctx context.Context, before, after *apiv1.PostgreSQLCluster) (bool, error) {
+func (w *Writer) PatchStatus(ctx context.Context, before, after *databasesv1.PostgreSQLCluster) (bool, error) {
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return false, nil
 	}
-	if err := w.client.Status().Patch(ctx, after.DeepCopy(), client.MergeFrom(before)); err != nil {
+	written := after.DeepCopy()
+	if err := w.client.Status().Patch(ctx, written, client.MergeFrom(before)); err != nil {
 		return false, fmt.Errorf("patch status of cluster %s: %w", after.Name, err)
 	}
+	w.rememberWrite(written)
 	return true, nil
 }
 
@@ -124,6 +126,7 @@ func (w *Writer) merge(ctx context.Context, seen client.Object, patch map[string
 	if err := w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, encoded), client.FieldOwner(naming.FieldManager)); err != nil {
 		return fmt.Errorf("patch %T %s: %w", seen, seen.GetName(), err)
 	}
+	w.rememberWrite(object)
 	return nil
 }
 

@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	databasesv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
 
@@ -60,6 +62,7 @@ type memoKey struct {
 // memo is what the last Apply of an object left behind: with it a cache that lags behind our own write is told from a real
 // difference, and a value that the API server normalises is not written again and again.
 type memo struct {
+	cluster string
 	uid     types.UID
 	version string
 	hash    string
@@ -108,15 +111,13 @@ func (w *Writer) Apply(ctx context.Context, desired client.Object) (Result, erro
 	return result, nil
 }
 
-// Forget drops what is remembered of a namespace's object; call it for every object of a cluster that is gone.
-func (w *Writer) Forget(desired client.Object) {
-	_, kind, err := w.prepare(desired)
-	if err != nil {
-		return
-	}
+// Forget drops what is remembered of the objects of a cluster that is gone.
+func (w *Writer) Forget(cluster types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.memo, memoKey{kind: kind, name: client.ObjectKeyFromObject(desired)})
+	maps.DeleteFunc(w.memo, func(key memoKey, m memo) bool {
+		return key.name.Namespace == cluster.Namespace && m.cluster == cluster.Name
+	})
 }
 
 // prepare turns an object into what is sent: without status and server-made fields, with the hash of itself as annotation.
@@ -143,6 +144,26 @@ func (w *Writer) prepare(desired client.Object) (*unstructured.Unstructured, str
 	annotations[annotationApplied] = hash
 	u.SetAnnotations(annotations)
 	return u, gvk.Kind, nil
+}
+
+// Get reads an object into obj: from the cache, unless the cache does not have it or is behind our own last write; then from the
+// API server. What a decision or a secret depends on is read so, lest it be decided or made twice.
+func (w *Writer) Get(ctx context.Context, key client.ObjectKey, obj client.Object) error {
+	gvk, err := apiutil.GVKForObject(obj, w.client.Scheme())
+	if err != nil {
+		return fmt.Errorf("read %T %s: %w; its kind must be in the scheme", obj, key, err)
+	}
+	err = w.client.Get(ctx, key, obj)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read %s %s: %w", gvk.Kind, key, err)
+	}
+	if err == nil && !w.behind(obj) {
+		return nil
+	}
+	if err := w.live.Get(ctx, key, obj); err != nil {
+		return fmt.Errorf("read %s %s: %w", gvk.Kind, key, err)
+	}
+	return nil
 }
 
 // observe returns the live object, nil when there is none. What the cache does not have is asked of the API server, because
@@ -182,7 +203,39 @@ func (w *Writer) settled(key memoKey, have *unstructured.Unstructured, hash stri
 func (w *Writer) remember(key memoKey, have *unstructured.Unstructured, hash string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.memo[key] = memo{uid: have.GetUID(), version: have.GetResourceVersion(), hash: hash}
+	w.memo[key] = memo{cluster: have.GetLabels()[naming.LabelCluster], uid: have.GetUID(), version: have.GetResourceVersion(), hash: hash}
+}
+
+// behind says that an object is older than what our own last write of it left.
+func (w *Writer) behind(have client.Object) bool {
+	gvk, err := apiutil.GVKForObject(have, w.client.Scheme())
+	if err != nil {
+		return false
+	}
+	w.mu.Lock()
+	m, known := w.memo[memoKey{kind: gvk.Kind, name: client.ObjectKeyFromObject(have)}]
+	w.mu.Unlock()
+	if !known || m.uid != have.GetUID() {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(have.GetResourceVersion(), m.version)
+	return err == nil && order < 0
+}
+
+// rememberWrite keeps the version that a write other than Apply left.
+func (w *Writer) rememberWrite(have client.Object) {
+	gvk, err := apiutil.GVKForObject(have, w.client.Scheme())
+	if err != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := memoKey{kind: gvk.Kind, name: client.ObjectKeyFromObject(have)}
+	cluster := have.GetLabels()[naming.LabelCluster]
+	if gvk.GroupKind() == databasesv1.GroupVersion.WithKind("PostgreSQLCluster").GroupKind() {
+		cluster = have.GetName()
+	}
+	w.memo[key] = memo{cluster: cluster, uid: have.GetUID(), version: have.GetResourceVersion()}
 }
 
 // foreign says why an existing object must not be taken over, "" when it may.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	apiv1 "github.com/kumki-dev/kumki/api/v1"
+	databasesv1 "github.com/kumki-dev/kumki/api/v1"
 )
 
 // replaceLost replaces an instance whose node has been lost for longer than declared: its volumes and its pod go, and a new pod
@@ -29,7 +29,7 @@ func replaceLost(v View) *step {
 			return &step{
 				action: &Action{Kind: ReplaceInstance, Instance: i.Name,
 					Why: fmt.Sprintf("node %s has been lost since %s", i.Node.Name, since.UTC().Format(time.RFC3339))},
-				progress: &Finding{apiv1.ReasonNodeLost, fmt.Sprintf("replacing %s: its node %s is lost", i.Name, i.Node.Name)},
+				progress: &Finding{databasesv1.ReasonNodeLost, fmt.Sprintf("replacing %s: its node %s is lost", i.Name, i.Node.Name)},
 			}
 		}
 		if soonest == 0 || wait < soonest {
@@ -82,7 +82,7 @@ func trouble(v View, i *Instance) *Finding {
 		return nil
 	}
 	if _, lost := lostSince(i); lost {
-		return &Finding{apiv1.ReasonNodeLost, fmt.Sprintf("%s is on node %s, which is lost", i.Name, i.Node.Name)}
+		return &Finding{databasesv1.ReasonNodeLost, fmt.Sprintf("%s is on node %s, which is lost", i.Name, i.Node.Name)}
 	}
 	if i.Status != nil && i.Status.State == "Failed" {
 		return &Finding{failedReason(v), fmt.Sprintf("%s has failed: %s", i.Name, i.Status.Message)}
@@ -90,21 +90,21 @@ func trouble(v View, i *Instance) *Finding {
 	if i.Pod == nil || v.Now.Sub(i.Pod.ReadySince) < grace {
 		return nil
 	}
-	reason := apiv1.ReasonInstancesNotReady
+	reason := databasesv1.ReasonInstancesNotReady
 	switch {
 	case i.Pod.Ready && i.Status == nil:
-		reason = apiv1.ReasonUnreachable
+		reason = databasesv1.ReasonUnreachable
 	case i.Pod.Ready:
-		reason = apiv1.ReasonStandbyNotStreaming
+		reason = databasesv1.ReasonStandbyNotStreaming
 	}
 	return &Finding{reason, i.Name + ": " + why}
 }
 
 func failedReason(v View) string {
 	if v.Cluster.Status.SystemIdentifier == "" {
-		return apiv1.ReasonBootstrapFailed
+		return databasesv1.ReasonBootstrapFailed
 	}
-	return apiv1.ReasonInstancesNotReady
+	return databasesv1.ReasonInstancesNotReady
 }
 
 func nodeReady(i *Instance) bool { return i.Node == nil || (i.Node.Ready && !i.Node.Gone) }

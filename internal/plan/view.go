@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	apiv1 "github.com/kumki-dev/kumki/api/v1"
+	databasesv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/naming"
@@ -18,7 +18,7 @@ type View struct {
 	// Now is that moment.
 	Now time.Time
 	// Cluster is the declared cluster with its last status.
-	Cluster *apiv1.PostgreSQLCluster
+	Cluster *databasesv1.PostgreSQLCluster
 	// Record is the leadership record; nil when there is none.
 	Record *election.Record
 	// Config is the configuration that the instances were last given; nil when none was written yet.
@@ -278,4 +278,35 @@ func (v View) claimSize(volume string) (resource.Quantity, bool) {
 		return storage.WALStorage.Size, true
 	}
 	return resource.Quantity{}, false
+}
+
+// Leader is the pod that holds leadership by the record, "" when nobody does.
+func Leader(v View) string { return v.leader() }
+
+// StandbyReady says whether a standby can serve reads.
+func StandbyReady(v View) bool {
+	leader := v.leader()
+	if leader == "" {
+		return false
+	}
+	for i := range v.Instances {
+		n := &v.Instances[i]
+		if n.Name != leader && n.Pod != nil && n.Pod.Ready && !n.Pod.Terminating {
+			return true
+		}
+	}
+	return false
+}
+
+// Settled says whether all declared instances do their work.
+func Settled(v View) bool {
+	if v.primary() == nil {
+		return false
+	}
+	for _, i := range v.wanted(v.declared()) {
+		if !v.healthy(i) {
+			return false
+		}
+	}
+	return true
 }
