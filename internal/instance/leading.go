@@ -10,6 +10,7 @@ import (
 	"github.com/kumki-dev/kumki/internal/naming"
 	"github.com/kumki-dev/kumki/internal/pgproc"
 	"github.com/kumki-dev/kumki/internal/pgsql"
+	"github.com/kumki-dev/kumki/internal/postgres"
 )
 
 // takeLead makes PostgreSQL the primary: promotes the running standby, or starts what is down.
@@ -169,8 +170,12 @@ func (m *Manager) initialize(ctx context.Context, files setup, roles roleInputs)
 	}
 	in := files.cfg.InitDB
 	m.log.Info("making a new database", "encoding", in.Encoding, "locale", in.Locale, "dataChecksums", in.DataChecksums)
+	segment, err := postgres.WALSegmentMB(files.cfg.Parameters)
+	if err != nil {
+		return err
+	}
 	if err := m.programs.InitDB(ctx, g, pgproc.InitDBOptions{
-		Superuser: naming.RoleSuperuser, Encoding: in.Encoding, Locale: in.Locale, DataChecksums: in.DataChecksums,
+		Superuser: naming.RoleSuperuser, Encoding: in.Encoding, Locale: in.Locale, DataChecksums: in.DataChecksums, WALSegmentMB: segment,
 	}); err != nil {
 		return err
 	}

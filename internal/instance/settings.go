@@ -128,7 +128,7 @@ func (s setup) conf(control *postgres.ControlData) (string, error) {
 	}
 	all := postgres.Merge(s.cfg.Parameters, own)
 	if control != nil {
-		all = postgres.StandbySettings(all, *control)
+		all = postgres.FitSegments(postgres.StandbySettings(all, *control), *control)
 	}
 	return postgres.RenderConf(all)
 }

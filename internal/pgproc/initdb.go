@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -14,6 +15,7 @@ type InitDBOptions struct {
 	Encoding      string // for example "UTF8"
 	Locale        string // for example "C.UTF-8"
 	DataChecksums bool
+	WALSegmentMB  int // size of WAL segments in MB, a power of two; 0 is PostgreSQL's default of 16
 }
 
 // InitDB makes a new database cluster in g, which Volume.Begin made, and flushes it to disk. It refuses (ErrNotEmpty) when g is
@@ -34,6 +36,9 @@ func (p *Programs) InitDB(ctx context.Context, g Generation, o InitDBOptions) er
 		args = append(args, "--data-checksums")
 	} else if p.Bin.Major >= 18 {
 		args = append(args, "--no-data-checksums")
+	}
+	if o.WALSegmentMB > 0 {
+		args = append(args, "--wal-segsize", strconv.Itoa(o.WALSegmentMB))
 	}
 	if g.WALDir != "" {
 		args = append(args, "--waldir", g.WALDir)
