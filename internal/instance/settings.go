@@ -98,20 +98,12 @@ func syncNames(q election.Quorum) string { return postgres.SyncStandbyNames(q.Nu
 
 // conf is postgresql.conf.
 func (s setup) conf(control *postgres.ControlData) (string, error) {
-	listen := s.opt.Bind
-	if listen == "" {
-		listen = "*"
-	}
 	server := s.private("server")
-	own := map[string]string{
-		"listen_addresses": listen, "port": strconv.Itoa(s.opt.PortPG), "unix_socket_directories": s.opt.RunDir,
-		"unix_socket_permissions": "0700", "cluster_name": s.opt.Pod,
-		"ssl": "on", "ssl_cert_file": filepath.Join(server, "tls.crt"), "ssl_key_file": filepath.Join(server, "tls.key"),
-		"ssl_ca_file":     filepath.Join(s.private("clients"), "ca.crt"),
-		"log_destination": "stderr", "logging_collector": "off", "log_line_prefix": pgproc.LogLinePrefix, "lc_messages": "C",
-		"log_timezone": "UTC", "hot_standby": "on", "wal_log_hints": "on", "password_encryption": "scram-sha-256",
-		"recovery_target_timeline": "latest", "synchronous_standby_names": syncNames(s.role.sync),
-		"primary_conninfo": "", "primary_slot_name": "",
+	own := postgres.OwnInputs{
+		Major: s.cfg.MajorVersion, ClusterName: s.opt.Pod, ListenAddresses: s.opt.Bind, Port: s.opt.PortPG, SocketDir: s.opt.RunDir,
+		TLSCert: filepath.Join(server, "tls.crt"), TLSKey: filepath.Join(server, "tls.key"),
+		TLSClientCA:      filepath.Join(s.private("clients"), "ca.crt"),
+		SyncStandbyNames: syncNames(s.role.sync),
 	}
 	if l := s.role.leader; l != nil {
 		repl := s.private("replication")
@@ -124,9 +116,9 @@ func (s setup) conf(control *postgres.ControlData) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		own["primary_conninfo"], own["primary_slot_name"] = info, naming.Slot(s.opt.Pod)
+		own.PrimaryConnInfo, own.PrimarySlot = info, naming.Slot(s.opt.Pod)
 	}
-	all := postgres.Merge(s.cfg.Parameters, own)
+	all := postgres.Merge(s.cfg.Parameters, postgres.OwnSettings(own))
 	if control != nil {
 		all = postgres.FitSegments(postgres.StandbySettings(all, *control), *control)
 	}

@@ -116,9 +116,10 @@ type OwnInputs struct {
 	ListenAddresses string
 	Port            int
 	SocketDir       string
-	// HBAFile and IdentFile are absolute paths.
+	// HBAFile and IdentFile are absolute paths; empty: beside postgresql.conf.
 	HBAFile, IdentFile string
-	// TLSCert, TLSKey and TLSClientCA are absolute paths; no TLS when TLSCert is empty.
+	// TLSCert, TLSKey and TLSClientCA are absolute paths; no TLS when TLSCert is empty. TLSClientCA holds the authorities of
+	// clients and of peers: replication logs in by it too.
 	TLSCert, TLSKey, TLSClientCA string
 	// SyncStandbyNames is synchronous_standby_names, see the function of that name.
 	SyncStandbyNames string
@@ -138,7 +139,7 @@ func OwnSettings(in OwnInputs) map[string]string {
 	archive := in.ArchiveCommand
 	if archive == "" {
 		// archive_mode takes a restart to change, the command does not: so backups can be turned on at any time. The shell's own
-		// "true" exists in every image.
+		// "true" exists wherever initdb works, which needs a shell as well.
 		archive = "true"
 	}
 	own := map[string]string{
@@ -147,8 +148,6 @@ func OwnSettings(in OwnInputs) map[string]string {
 		"unix_socket_directories":   in.SocketDir,
 		"unix_socket_permissions":   "0700",
 		"cluster_name":              in.ClusterName,
-		"hba_file":                  in.HBAFile,
-		"ident_file":                in.IdentFile,
 		"synchronous_standby_names": in.SyncStandbyNames,
 		"primary_conninfo":          in.PrimaryConnInfo,
 		"primary_slot_name":         in.PrimarySlot,
@@ -164,6 +163,11 @@ func OwnSettings(in OwnInputs) map[string]string {
 		"log_timezone":              "UTC",
 		"lc_messages":               "C",
 		"ssl":                       "off",
+	}
+	for name, path := range map[string]string{"hba_file": in.HBAFile, "ident_file": in.IdentFile} {
+		if path != "" {
+			own[name] = path
+		}
 	}
 	if in.TLSCert != "" {
 		own["ssl"], own["ssl_cert_file"], own["ssl_key_file"] = "on", in.TLSCert, in.TLSKey
