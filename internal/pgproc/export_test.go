@@ -10,3 +10,6 @@ func Messages(program string, chunks ...string) []LogRecord {
 	sink.flush()
 	return records
 }
+
+// Explain makes one error of a program's exit and its last messages.
+var Explain = explain

@@ -18,6 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/kumki-dev/kumki/internal/pgproc"
+	"github.com/kumki-dev/kumki/internal/pgproc/proctree"
 )
 
 // managerEnv makes the test binary a manager process with a guard and a server: bin dir, major, guard program, volume, data directory.
@@ -168,6 +169,7 @@ func (m *managed) set(deadline string) {
 }
 
 func TestGuardFencesAStoppedManager(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	m := newManaged(t)
 	end := m.forkLoad()
@@ -186,6 +188,7 @@ func TestGuardFencesAStoppedManager(t *testing.T) {
 }
 
 func TestGuardFencesWhenTheManagerDies(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	m := newManaged(t)
 	m.set("none")
@@ -193,10 +196,14 @@ func TestGuardFencesWhenTheManagerDies(t *testing.T) {
 	defer end()
 	g.Expect(m.cmd.Process.Kill()).To(Succeed())
 	g.Eventually(m.alive, longEnough, 5*time.Millisecond).Should(BeEmpty())
-	g.Eventually(func() error { return syscall.Kill(m.guardPID, 0) }, longEnough).Should(MatchError(syscall.ESRCH))
+	eventually(t, func() bool {
+		p, err := proctree.Read(m.guardPID)
+		return err != nil || p.Ended()
+	}).Should(BeTrue(), "the guard has nothing left to do")
 }
 
 func TestGuardHoldsUntilTheNextOrder(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newDatabase(t)
 	guard := newGuard(t, s, nil)
@@ -230,6 +237,7 @@ func newGuard(t *testing.T, s *server, onRestart func(error)) *pgproc.Guard {
 }
 
 func TestGuardProcessIsStartedAgainWithTheDeadline(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newDatabase(t)
 	restarts := make(chan error, 10)
@@ -260,6 +268,7 @@ func rss(t *testing.T, pid int) string {
 }
 
 func TestGuardThatCannotBeStarted(t *testing.T) {
+	t.Parallel()
 	_, err := pgproc.StartGuard(pgproc.GuardOptions{Bin: "/nonexistent/kumki-wal", Root: t.TempDir()})
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("/nonexistent/kumki-wal")))
 }

@@ -1,6 +1,7 @@
 package pgproc_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -37,4 +38,15 @@ func TestMessages(t *testing.T) {
 			NewWithT(t).Expect(pgproc.Messages(test.program, test.chunks...)).To(Equal(test.want))
 		})
 	}
+}
+
+func TestPlainCauses(t *testing.T) {
+	g := NewWithT(t)
+	exit := errors.New("exit status 1")
+	full := pgproc.Explain("initdb", exit, `could not write to file "x": No space left on device`)
+	g.Expect(full).To(MatchError(pgproc.ErrDiskFull))
+	g.Expect(full).To(MatchError(exit))
+	g.Expect(full).To(MatchError(ContainSubstring("free space or enlarge it")))
+	g.Expect(pgproc.Explain("initdb", exit, `could not open file "x": Permission denied`)).To(MatchError(pgproc.ErrPermission))
+	g.Expect(pgproc.Explain("initdb", exit, "")).To(MatchError("initdb: exit status 1"))
 }

@@ -18,6 +18,7 @@ import (
 )
 
 func TestServerLifecycle(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newDatabase(t)
 	pm := s.start()
@@ -50,11 +51,12 @@ func TestServerLifecycle(t *testing.T) {
 }
 
 func TestLogRecordsOfARealServer(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newDatabase(t)
 	s.start()
 	g.Expect(s.psql("SELECT 'a\nb' FROM nowhere").Run()).NotTo(Succeed())
-	g.Expect(s.log.all()).To(ContainElement(And(
+	eventually(t, s.log.all).Should(ContainElement(And(
 		HaveField("Severity", "ERROR"), HaveField("SQLState", "42P01"), HaveField("Backend", "client backend"),
 		HaveField("User", "postgres"), HaveField("Message", ContainSubstring(`"nowhere" does not exist`)),
 		HaveField("Time", BeTemporally("~", time.Now(), time.Minute)))))
@@ -62,6 +64,7 @@ func TestLogRecordsOfARealServer(t *testing.T) {
 }
 
 func TestStartTellsPostgresqlsOwnReason(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newDatabase(t)
 	s.configure(map[string]string{"max_connections": "many"})
@@ -72,6 +75,7 @@ func TestStartTellsPostgresqlsOwnReason(t *testing.T) {
 }
 
 func TestStartAfterThePIDWasTakenByAnother(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newDatabase(t)
 	pm := s.start()
@@ -109,7 +113,7 @@ func (s *server) forkLoad() func() {
 	if err := os.WriteFile(script, []byte("INSERT INTO load VALUES (1);\n"), 0o644); err != nil {
 		s.t.Fatal(err)
 	}
-	cmd := s.client("pgbench", "-h", s.run, "-p", strconv.Itoa(s.port), "-U", "postgres", "-n", "-C", "-c", "20", "-T", "60", "-f", script, "postgres")
+	cmd := s.client("pgbench", "-h", s.run, "-p", strconv.Itoa(s.port), "-U", "postgres", "-n", "-C", "-c", "10", "-T", "60", "-f", script, "postgres")
 	cmd.SysProcAttr.Setpgid = true
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
@@ -144,6 +148,7 @@ func (s *server) alive() []string {
 }
 
 func TestKillTreeUnderForkLoad(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s, other := newDatabase(t), newDatabase(t)
 	s.start()
@@ -160,6 +165,7 @@ func TestKillTreeUnderForkLoad(t *testing.T) {
 }
 
 func TestKillTreeFindsOrphans(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newDatabase(t)
 	pm := s.start()
@@ -193,6 +199,7 @@ func mustScan(t testing.TB) []proctree.Process {
 }
 
 func TestReapOrphans(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(testContext(t))
 	done := make(chan error, 1)

@@ -42,6 +42,7 @@ func (s *server) write() uint64 {
 }
 
 func TestEndOfWALAfterACrash(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newDatabase(t)
 	s.start()
@@ -79,6 +80,7 @@ func (s *server) waldumpEnd(p election.Position) uint64 {
 }
 
 func TestEndOfWALOfAKilledStandby(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	primary := newDatabase(t)
 	primary.start()
@@ -108,6 +110,7 @@ func walFiles(t *testing.T, dir string) []string {
 
 // A primary, and a standby with a WAL volume of its own; the standby is promoted, the primary writes on alone, is killed and rewound.
 func TestRewindOfADivergedPrimary(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	old := newDatabase(t)
 	old.start()
@@ -151,6 +154,7 @@ func TestRewindOfADivergedPrimary(t *testing.T) {
 
 // A standby follows a new timeline by streaming; its last checkpoint is still on the old one when it is killed.
 func TestEndOfWALOverATimelineSwitch(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	primary := newDatabase(t)
 	primary.start()
@@ -173,6 +177,7 @@ func TestEndOfWALOverATimelineSwitch(t *testing.T) {
 
 // A crashed standby has received what nobody else has; it is rewound although single-user recovery refuses standby.signal.
 func TestRewindOfACrashedStandby(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	primary := newDatabase(t)
 	primary.start()
@@ -196,6 +201,7 @@ func TestRewindOfACrashedStandby(t *testing.T) {
 }
 
 func TestRewindThatIsCutOffLeadsToAClone(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newDatabase(t)
 	gen := s.generation()
@@ -210,6 +216,7 @@ func TestRewindThatIsCutOffLeadsToAClone(t *testing.T) {
 }
 
 func TestBaseBackupProgressAndFailure(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	primary, s := newDatabase(t), newServer(t, false)
 	primary.start()

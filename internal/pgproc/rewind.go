@@ -13,6 +13,9 @@ import (
 // reasonRewind marks a generation that pg_rewind is changing. Unlike a half-made copy, it once was whole.
 const reasonRewind = "rewind"
 
+// keepAllWAL is the greatest wal_keep_size, in MB.
+const keepAllWAL = "2147483647"
+
 // RewindOptions of a rewind.
 type RewindOptions struct {
 	Source Source
@@ -90,7 +93,8 @@ func (p *Programs) ensureCleanShutdown(ctx context.Context, g Generation, contro
 	if err := SetStandby(g.Dir, false); err != nil {
 		return err
 	}
-	_, err := p.run(p.command(ctx, "postgres", "--single", "-D", g.Dir, "template1"), nil)
+	// The checkpoint at the end of recovery would remove the WAL back to the fork, which pg_rewind has to read.
+	_, err := p.run(p.command(ctx, "postgres", "--single", "-D", g.Dir, "-c", "wal_keep_size="+keepAllWAL, "template1"), nil)
 	return err
 }
 

@@ -29,7 +29,12 @@ func TestMain(m *testing.M) {
 		os.Exit(managerMain())
 	}
 	code := m.Run()
-	_ = os.RemoveAll(filepath.Dir(template.volume))
+	if template.volume != "" {
+		_ = os.RemoveAll(filepath.Dir(template.volume))
+	}
+	if guardProgram.path != "" {
+		_ = os.Remove(guardProgram.path)
+	}
 	os.Exit(code)
 }
 

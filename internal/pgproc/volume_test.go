@@ -35,6 +35,7 @@ func fill(t *testing.T, g pgproc.Generation) {
 }
 
 func TestGenerations(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	v := openVolume(t, t.TempDir())
 	_, found, err := v.Current()
@@ -76,6 +77,7 @@ func TestGenerations(t *testing.T) {
 }
 
 func TestInitDBOnlyOnce(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newServer(t, true)
 	gen := initDatabase(t, s.programs, s.volume)
@@ -93,6 +95,7 @@ func TestInitDBOnlyOnce(t *testing.T) {
 }
 
 func TestVolumeIsLocked(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	root := t.TempDir()
 	v := openVolume(t, root)
@@ -103,6 +106,7 @@ func TestVolumeIsLocked(t *testing.T) {
 }
 
 func TestFirstFlipThatWasCutOff(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	root := t.TempDir()
 	v := openVolume(t, root)
@@ -120,6 +124,7 @@ func TestFirstFlipThatWasCutOff(t *testing.T) {
 }
 
 func TestBrokenCurrentIsNeverNone(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	root := t.TempDir()
 	v := openVolume(t, root)
@@ -131,6 +136,7 @@ func TestBrokenCurrentIsNeverNone(t *testing.T) {
 }
 
 func TestForeignDataIsNotVirgin(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	root := t.TempDir()
 	v := openVolume(t, root)
@@ -139,6 +145,7 @@ func TestForeignDataIsNotVirgin(t *testing.T) {
 }
 
 func TestPromise(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	root := t.TempDir()
 	v := openVolume(t, root)
@@ -154,6 +161,7 @@ func TestPromise(t *testing.T) {
 }
 
 func TestFilesOfTheManager(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	v := openVolume(t, t.TempDir())
 	_, err := v.LoadFile("config")
