@@ -230,9 +230,11 @@ func TestTemplateHash(t *testing.T) {
 	for name, change := range map[string]func(*Input){
 		"operator's image": func(in *Input) { in.OperatorImage = "registry.example/kumki:2" },
 		"image":            func(in *Input) { in.PostgreSQLImage = "registry.example/postgres:17.1" },
-		"resources":        func(in *Input) { in.Cluster.Spec.Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("1")} },
-		"restart":          func(in *Input) { in.Cluster.Annotations = map[string]string{naming.AnnotationRestart: "now"} },
-		"server Secret":    func(in *Input) { in.Cluster.Spec.TLS.ServerSecret = "mine" },
+		"resources": func(in *Input) {
+			in.Cluster.Spec.Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("1")}
+		},
+		"restart":       func(in *Input) { in.Cluster.Annotations = map[string]string{naming.AnnotationRestart: "now"} },
+		"server Secret": func(in *Input) { in.Cluster.Spec.TLS.ServerSecret = "mine" },
 	} {
 		in := smallest()
 		change(&in)

@@ -237,7 +237,7 @@ func TestCallsEndInTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = client(t, identity(t, set.Operator)).Status(ctx, instanceapi.Target{Pod: "orders-0", Address: l.Addr().String()})

@@ -122,7 +122,7 @@ func (c *HTTPClient) call(ctx context.Context, t Target, r request, into any) er
 	if err != nil {
 		return fmt.Errorf("call instance %s: %w", t.Pod, err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	return read(response, t.Pod, into)
 }
 

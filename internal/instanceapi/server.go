@@ -71,7 +71,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err := s.http.Shutdown(last); err != nil {
 		_ = s.http.Close()
 	}
-	<-done
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
 	return nil
 }
 

@@ -71,7 +71,7 @@ func copyProgram(source, target string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }()
 	out, err := os.CreateTemp(filepath.Dir(target), ".copy-*")
 	if err != nil {
 		return err

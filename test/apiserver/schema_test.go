@@ -1,4 +1,4 @@
-package v1_test
+package apiserver
 
 import (
 	"strings"
@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	v1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 )
 
 // cluster makes a manifest as a user would write it: spec is YAML in flow style.
@@ -38,7 +38,7 @@ func create(t *testing.T, name, spec string) *unstructured.Unstructured {
 func TestDefaults(t *testing.T) {
 	for _, spec := range []string{"{replicas: 3}", "{}", "{storage: {}, replication: {}, service: {}, nodeLost: {}}"} {
 		u := create(t, "smallest", spec)
-		c := &v1.PostgreSQLCluster{}
+		c := &apiv1.PostgreSQLCluster{}
 		if err := server.client.Get(t.Context(), client.ObjectKeyFromObject(u), c); err != nil {
 			t.Fatal(err)
 		}
@@ -49,8 +49,8 @@ func TestDefaults(t *testing.T) {
 			s.Service.Type, s.NodeLost.ReplaceAfter.Duration,
 		}
 		want := []any{
-			int32(3), "IfNotPresent", "10Gi", v1.ReclaimRetain, v1.DurabilityPreferred, int32(1), "256Mi", "64Mi",
-			v1.ServiceType("ClusterIP"), 30 * time.Minute,
+			int32(3), "IfNotPresent", "10Gi", apiv1.ReclaimRetain, apiv1.DurabilityPreferred, int32(1), "256Mi", "64Mi",
+			apiv1.ServiceType("ClusterIP"), 30 * time.Minute,
 		}
 		for i := range want {
 			if g, w := toString(got[i]), toString(want[i]); g != w {
@@ -77,7 +77,7 @@ func TestDefaultsOfInitDB(t *testing.T) {
 
 // TestGoClientGetsDefaults: a typed client must not send empty values that stand in a default's way.
 func TestGoClientGetsDefaults(t *testing.T) {
-	c := &v1.PostgreSQLCluster{}
+	c := &apiv1.PostgreSQLCluster{}
 	c.Name, c.Namespace = "typed", "default"
 	if err := server.client.Create(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestRefusedAtCreation(t *testing.T) {
 		{"a", "{storage: {size: big}}", "spec.storage.size"},
 		{"a", "{storage: {reclaimPolicy: Recycle}}", `supported values: "Retain", "Delete"`},
 		{"a", "{postgresql: {hba: [everybody may enter]}}", "spec.postgresql.hba[0]"},
-		{"a", `{postgresql: {hba: ["host all all all md5\nlocal all all trust"]}}`, "spec.postgresql.hba[0]"},
+		{"a", `{postgresql: {hba: ["host orders sales all md5\nlocal orders sales trust"]}}`, "spec.postgresql.hba[0]"},
 		{"a", "{bootstrap: {initdb: {database: postgres}}}", "bootstrap.initdb.database must not be postgres"},
 		{"a", "{bootstrap: {initdb: {owner: pg_mine}}}", "bootstrap.initdb.owner must not be"},
 		{"a", "{bootstrap: {initdb: {owner: kumki_replication}}}", "bootstrap.initdb.owner must not be"},
@@ -149,7 +149,7 @@ func TestTaken(t *testing.T) {
 		"{replicas: 2, replication: {durability: Asynchronous, synchronousStandbys: 5}}",
 		"{replicas: 3, replication: {durability: Required, synchronousStandbys: 2}}",
 		"{storage: {size: 64Mi}}", "{storage: {size: 10737418240}}", "{storage: {size: 0.5Ti, walStorage: {size: 100Mi}}}",
-		`{postgresql: {hba: ["hostssl  all all 10.0.0.0/8 md5", "local all all peer"]}}`,
+		`{postgresql: {hba: ["hostssl  orders sales 10.0.0.0/8 md5", "local orders sales peer"]}}`,
 		"{nodeLost: {replaceAfter: 0s}}", "{nodeLost: {replaceAfter: 1h30m}}",
 		"{service: {additional: [{name: a234567890b234567}, {name: x, target: Standbys, type: NodePort, nodePort: 30001}]}}",
 		"{replication: {maxLagForReads: 0}}",
@@ -217,7 +217,7 @@ func TestChanges(t *testing.T) {
 }
 
 func TestScale(t *testing.T) {
-	c := &v1.PostgreSQLCluster{}
+	c := &apiv1.PostgreSQLCluster{}
 	c.Name, c.Namespace = "scaled", "default"
 	if err := server.client.Create(t.Context(), c); err != nil {
 		t.Fatal(err)

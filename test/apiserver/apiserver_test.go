@@ -1,4 +1,6 @@
-package v1_test
+// Package apiserver tests what only an API server can tell: that the schema refuses and defaults as it should, that the objects of a
+// cluster are taken, and that a database pod may do what it has to and nothing else.
+package apiserver
 
 import (
 	"context"
@@ -12,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	v1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 )
 
 // server is the API server that all tests of this package share, with the CustomResourceDefinitions installed.
@@ -43,7 +45,7 @@ func run(m *testing.M) (int, error) {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return 0, err
 	}
-	if err := v1.AddToScheme(scheme); err != nil {
+	if err := apiv1.AddToScheme(scheme); err != nil {
 		return 0, err
 	}
 	server.config = config

@@ -1,4 +1,4 @@
-package v1_test
+package apiserver
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	v1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/desired"
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/election/kubelease"
@@ -25,7 +25,7 @@ import (
 )
 
 // input is of a new cluster on the API server, with all certificates made.
-func input(t *testing.T, c *v1.PostgreSQLCluster) desired.Input {
+func input(t *testing.T, c *apiv1.PostgreSQLCluster) desired.Input {
 	t.Helper()
 	if err := server.client.Create(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -62,14 +62,14 @@ func apply(t *testing.T, o desired.Object) *unstructured.Unstructured {
 
 // TestObjectsAreTaken applies all objects of a full declaration, twice: the second time nothing may change.
 func TestObjectsAreTaken(t *testing.T) {
-	c := &v1.PostgreSQLCluster{}
+	c := &apiv1.PostgreSQLCluster{}
 	c.Name, c.Namespace = "objects", "default"
-	c.Spec.Storage.WALStorage = &v1.VolumeSpec{Size: resource.MustParse("1Gi")}
+	c.Spec.Storage.WALStorage = &apiv1.VolumeSpec{Size: resource.MustParse("1Gi")}
 	c.Spec.Superuser.RemoteAccess = true
 	class := "example.org/lb"
-	c.Spec.Service.Additional = []v1.AdditionalService{
+	c.Spec.Service.Additional = []apiv1.AdditionalService{
 		{Name: "public", Type: "LoadBalancer", LoadBalancerClass: &class, LoadBalancerSourceRanges: []string{"192.0.2.0/24"}},
-		{Name: "reports", Target: v1.TargetStandbys, Type: "NodePort"},
+		{Name: "reports", Target: apiv1.TargetStandbys, Type: "NodePort"},
 	}
 	in := input(t, c)
 	versions := map[string]string{}
@@ -105,7 +105,7 @@ func lease(name string) *coordinationv1.Lease {
 
 // TestInstancesMayTouchTheirOwn: a database pod reaches the objects of its own cluster, each by its name, and nothing else.
 func TestInstancesMayTouchTheirOwn(t *testing.T) {
-	c := &v1.PostgreSQLCluster{}
+	c := &apiv1.PostgreSQLCluster{}
 	c.Name, c.Namespace = "rights", "default"
 	in := input(t, c)
 	for _, o := range desired.Objects(in) {
@@ -169,7 +169,7 @@ func TestInstancesMayTouchTheirOwn(t *testing.T) {
 
 // TestLeaseIsCreatedOnce goes through the adapter that instances use, with their rights.
 func TestLeaseIsCreatedOnce(t *testing.T) {
-	c := &v1.PostgreSQLCluster{}
+	c := &apiv1.PostgreSQLCluster{}
 	c.Name, c.Namespace = "leased", "default"
 	for _, o := range desired.Objects(input(t, c)) {
 		remove(t, apply(t, o))
