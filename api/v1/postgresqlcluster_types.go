@@ -232,8 +232,8 @@ type InitDBSpec struct {
 
 	// sql is run once by the superuser in the new database, after it was made and before clients are let in.
 	// An error in it makes the bootstrap fail with PostgreSQL's message in the condition Ready.
-	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MaxLength=65536
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=16384
 	// +optional
 	SQL []string `json:"sql,omitempty"`
 }

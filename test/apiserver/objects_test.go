@@ -205,3 +205,37 @@ func TestLeaseIsCreatedOnce(t *testing.T) {
 		t.Errorf("change of a deleted Lease: %v", err)
 	}
 }
+
+// TestPodsAreRestricted: the pods of a cluster, with and without fixed users, are let in where Pod Security is at its strictest.
+func TestPodsAreRestricted(t *testing.T) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "strict", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}
+	if err := server.client.Create(t.Context(), ns); err != nil {
+		t.Fatal(err)
+	}
+	c := &apiv1.PostgreSQLCluster{}
+	c.Name, c.Namespace = "strict", "strict"
+	in := input(t, c)
+	for name, openShift := range map[string]bool{"strict-0": false, "strict-1": true} {
+		in.OpenShift = openShift
+		template := desired.StatefulSet(in).Spec.Template
+		pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+		pod.Name, pod.Namespace = name, "strict"
+		for _, claim := range desired.StatefulSet(in).Spec.VolumeClaimTemplates {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name + "-" + name},
+			}})
+		}
+		if err := server.client.Create(t.Context(), pod); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		remove(t, pod)
+	}
+	root := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "root", Namespace: "strict"}}
+	root.Spec.Containers = []corev1.Container{{Name: "root", Image: "registry.example/root"}}
+	if err := server.client.Create(t.Context(), root); !apierrors.IsForbidden(err) {
+		t.Errorf("Pod Security is not at work here: %v", err)
+	}
+}
