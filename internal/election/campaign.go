@@ -54,6 +54,10 @@ func (c *Core) run(now time.Duration, kind campaignKind, vacancy string) {
 		*k = campaign{active: true, kind: kind, since: now, heard: k.heard, voters: others(&c.api.lease.Record, &c.cfg)}
 	}
 	k.version, k.vacancy = c.api.lease.Version, vacancy
+	if c.cas.flying {
+		c.say(PhaseCandidate, "waiting for the answer to the compare-and-swap")
+		return // what others say now may come of it
+	}
 	term := c.electionTerm()
 	if k.term != term {
 		k.term, k.votes, k.sealedAt, k.fitAt = term, nil, 0, 0
@@ -230,8 +234,8 @@ func (c *Core) acquire(now time.Duration) {
 	}
 	if c.local.HasData {
 		r.SystemIdentifier = c.local.SystemIdentifier
-		if c.local.InRecovery {
-			r.Timeline++
+		if c.local.InRecovery || c.followedTerm != 0 {
+			r.Timeline++ // a standby, or it was told to become one
 		}
 	}
 	sync := initialQuorum(&c.cfg, c.likelyFollowers(now))

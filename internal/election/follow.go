@@ -60,6 +60,8 @@ func (c *Core) followHolder(now time.Duration) {
 	c.emit(EffectFollow{Leader: r.Holder, LeaderUID: r.HolderUID, Term: r.Term})
 }
 
+func (c *Core) unfollow() { c.followedUID, c.followedTerm = "", 0 }
+
 // ownLease: the lease is this instance's, and PostgreSQL is down. It leads again at once when nobody else could have every commit;
 // else it lets go first.
 func (c *Core) ownLease(now time.Duration, vacancy string) {
@@ -68,7 +70,11 @@ func (c *Core) ownLease(now time.Duration, vacancy string) {
 			c.rest("PostgreSQL could not be made the primary; trying again in a moment")
 			return
 		}
-		c.run(now, campaignLast, vacancy)
+		kind := campaignLast
+		if c.unborn() {
+			kind = campaignBootstrap
+		}
+		c.run(now, kind, vacancy)
 		return
 	}
 	c.camp.active = false

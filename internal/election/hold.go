@@ -37,16 +37,16 @@ func (c *Core) acquired(now time.Duration, t *attempt) {
 	c.release = nil
 	c.seal = sealing{}
 	c.camp = campaign{}
-	c.followedUID, c.followedTerm = "", 0
+	c.unfollow()
 	c.setDeadline(now)
 	c.emit(EffectPointService{Term: t.record.Term})
 	switch {
 	case t.init:
-		c.emit(EffectLead{Term: t.record.Term, Sync: t.sync, Init: true})
-	case c.local.InRecovery:
+		c.emit(EffectLead{Term: t.record.Term, Timeline: t.record.Timeline, Sync: t.sync, Init: true})
+	case c.local.Running && c.local.InRecovery:
 		c.emit(EffectPromote{Term: t.record.Term, Timeline: t.record.Timeline, Sync: t.sync})
 	default:
-		c.emit(EffectLead{Term: t.record.Term, Sync: t.sync})
+		c.emit(EffectLead{Term: t.record.Term, Timeline: t.record.Timeline, Sync: t.sync})
 	}
 }
 
@@ -98,7 +98,7 @@ func (c *Core) fence(reason string) {
 func (c *Core) down() {
 	c.role = follower
 	c.hold = holding{}
-	c.followedUID, c.followedTerm = "", 0
+	c.unfollow()
 	c.emit(EffectDeadline{})
 }
 

@@ -106,13 +106,14 @@ func (c *Core) overtaken(term int64) int64 {
 func (c *Core) setDeadline(now time.Duration) {
 	h := &c.hold
 	d := max(h.renewedAt+c.cfg.Timing.FenceAfter, c.covered(now))
+	if c.weak.noFence {
+		d = now + time.Hour
+	}
 	if d == h.deadline || d > h.deadline && d-h.deadline < readEvery/2 {
 		return
 	}
 	h.deadline = d
-	if !c.weak.noFence {
-		c.emit(EffectDeadline{At: d})
-	}
+	c.emit(EffectDeadline{At: d})
 }
 
 // covered is until when, by the members' promises, nobody can be promoted, whichever of the possible records is in the Lease.

@@ -153,5 +153,6 @@ func (c *Core) claim() (async bool, quorums []Quorum, differs bool) {
 		quorums = []Quorum{s.set}
 		return false, quorums, r.Async || !sameQuorums(quorums, r.effective())
 	}
-	return r.Async, r.Quorums, false
+	// The new database is in the record as soon as it is there: from then on nobody makes another one.
+	return r.Async, r.Quorums, r.SystemIdentifier == "" && c.local.SystemIdentifier != ""
 }

@@ -297,12 +297,13 @@ type (
 		Timeline uint32
 		Sync     Quorum
 	}
-	// EffectLead: leadership of Term was won by an instance whose PostgreSQL is down and whose data is a primary's: start it as primary
-	// on its own timeline with Sync in force. Init: make a new database first.
+	// EffectLead: leadership of Term was won by an instance whose PostgreSQL is down: start it as primary with Sync in force. Data of a
+	// primary goes on on its own timeline; data of a standby is promoted, onto Timeline or a later one. Init: make a new database first.
 	EffectLead struct {
-		Term int64
-		Sync Quorum
-		Init bool
+		Term     int64
+		Timeline uint32
+		Sync     Quorum
+		Init     bool
 	}
 	// EffectFollow: stream from Leader, which holds Term (clone or rewind first if need be). Term is written to disk as promised first, so
 	// that the instance follows no lower one after a restart.
