@@ -117,7 +117,7 @@ func (m *Manager) seal(e election.EffectSeal) {
 	floor, files := m.observed.floor, m.setup(role{})
 	var at election.Position
 	m.start(&job{name: "seal"}, func(ctx context.Context) error {
-		if err := m.volume.SavePromise(e.Term); err != nil {
+		if err := m.promise(e.Term); err != nil {
 			return err
 		}
 		if !ok {

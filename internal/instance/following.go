@@ -100,9 +100,12 @@ func (m *Manager) foreign(g pgproc.Generation) bool {
 
 // startStandby starts the data as a standby of the leader, if there is one.
 func (m *Manager) startStandby(g pgproc.Generation) {
-	files := m.setup(m.standbyRole())
+	files, term := m.setup(m.standbyRole()), m.followedTerm()
 	var server *started
 	m.start(&job{name: "start"}, func(ctx context.Context) error {
+		if err := m.promise(term); err != nil {
+			return err
+		}
 		if err := pgproc.SetStandby(g.Dir, true); err != nil {
 			return err
 		}
@@ -124,6 +127,14 @@ func (m *Manager) startStandby(g pgproc.Generation) {
 			m.startFailed(err)
 		}
 	})
+}
+
+// followedTerm is the term of the leader that is followed: it is promised before anything comes in from there.
+func (m *Manager) followedTerm() int64 {
+	if m.follow == nil {
+		return 0
+	}
+	return m.follow.Term
 }
 
 // startFailed puts the next try off.
@@ -173,9 +184,12 @@ func (m *Manager) clone(leader *instanceapi.Member, replace bool) {
 		}
 	}
 	r.what = instanceapi.StateCloning
-	source, slot, volume := m.source(leader), naming.Slot(m.opt.Pod), m.volume
+	source, slot, volume, term := m.source(leader), naming.Slot(m.opt.Pod), m.volume, m.followedTerm()
 	m.start(&job{name: "clone", abandonable: true}, func(ctx context.Context) error {
 		if _, err := m.leaderStatus(ctx, leader); err != nil {
+			return err
+		}
+		if err := m.promise(term); err != nil {
 			return err
 		}
 		return m.copyFrom(ctx, volume, source, slot)

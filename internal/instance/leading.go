@@ -24,10 +24,7 @@ func (m *Manager) takeLead(l *leadership) {
 		if err := m.guard.AwaitAck(ctx); err != nil {
 			return fmt.Errorf("the guard did not confirm its deadline: %w", err)
 		}
-		if l.promote {
-			if pm == nil {
-				return errors.New("PostgreSQL ended before it could be promoted")
-			}
+		if l.promote && pm != nil {
 			if err := files.write(g, nil); err != nil {
 				return err
 			}
@@ -128,11 +125,12 @@ func (m *Manager) startPrimary(ctx context.Context, files setup, l *leadership) 
 	if err != nil || !ok || g.Incomplete != "" {
 		return nil, errors.Join(err, pgproc.ErrIncomplete)
 	}
+	standby := isStandby(g) // then it begins a new timeline
 	if err := files.write(g, nil); err != nil {
 		return nil, err
 	}
 	s, err := m.launch(ctx, g, files, true)
-	if err == nil && l.promote { // its data is a standby's
+	if err == nil && standby {
 		err = m.promote(ctx, g, s.sql, l)
 	}
 	return s, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/kumki-dev/kumki/internal/election"
@@ -34,6 +35,9 @@ type Manager struct {
 	metrics *metrics
 	beat    beat
 	report  report // what other goroutines may read
+
+	promiseMu sync.Mutex
+	promised  int64 // on the volume
 
 	// State of the loop.
 	core     *election.Core
@@ -151,6 +155,7 @@ func (m *Manager) setUp(ctx context.Context) error {
 	if err := m.findPrograms(); err != nil {
 		return err
 	}
+	m.promised = promised
 	m.loadGood()
 	if _, err := m.syncTLS(); err != nil {
 		return err
@@ -340,6 +345,14 @@ func (m *Manager) do(effect election.Effect) {
 	case election.EffectSeal:
 		m.log.Info("sealing for a new term", "term", e.Term)
 		m.sealing = &e
+	case election.EffectPromise:
+		m.spawn(func(context.Context) func() {
+			if err := m.promise(e.Term); err != nil {
+				m.log.Error("the promise of a term cannot be written", "term", e.Term, "error", err)
+				return nil
+			}
+			return func() { m.step(election.EventPromised{Term: e.Term}) }
+		})
 	case election.EffectFence:
 		m.fence(e.Reason)
 	case election.EffectDeadline:
@@ -351,7 +364,7 @@ func (m *Manager) do(effect election.Effect) {
 		m.takeUp(&leadership{term: e.Term, sync: e.Sync, promote: true, timeline: e.Timeline})
 	case election.EffectLead:
 		m.log.Info("leadership won: starting as primary", "term", e.Term, "sync", e.Sync, "init", e.Init)
-		m.takeUp(&leadership{term: e.Term, sync: e.Sync, init: e.Init})
+		m.takeUp(&leadership{term: e.Term, sync: e.Sync, init: e.Init, timeline: e.Timeline})
 	case election.EffectFollow:
 		m.log.Info("following", "leader", e.Leader, "term", e.Term)
 		m.takeUpFollowing(&e)
@@ -367,6 +380,20 @@ func (m *Manager) do(effect election.Effect) {
 		m.stop = &e
 	}
 	m.act()
+}
+
+// promise makes sure that the volume holds a promise of that term or a higher one. Jobs and the loop call it.
+func (m *Manager) promise(term int64) error {
+	m.promiseMu.Lock()
+	defer m.promiseMu.Unlock()
+	if term <= m.promised {
+		return nil
+	}
+	if err := m.volume.SavePromise(term); err != nil {
+		return err
+	}
+	m.promised = term
+	return nil
 }
 
 func (m *Manager) takeUp(l *leadership) {

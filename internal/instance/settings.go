@@ -206,11 +206,14 @@ func (m *Manager) applySettings() {
 	if !ok {
 		return
 	}
-	sql, standby := m.sql, m.lead == nil
+	sql, standby, term := m.sql, m.lead == nil, m.followedTerm()
 	var refused *instanceapi.ConfigError
 	m.start(&job{name: "apply settings"}, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
+		if err := m.promise(term); err != nil {
+			return err
+		}
 		var control *postgres.ControlData
 		if standby {
 			c, err := m.programs.ControlData(ctx, g.Dir)
