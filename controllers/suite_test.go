@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/yaml"
 
 	databasesv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/controllers"
@@ -67,7 +69,7 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 	pods = newWorlds(people)
 
-	counted := rest.CopyConfig(config)
+	counted := operatorUser(config, scheme)
 	counted.Wrap(func(next http.RoundTripper) http.RoundTripper { writes.next = next; return writes })
 	mgr, err := ctrl.NewManager(counted, ctrl.Options{
 		Scheme: scheme, Cache: controllers.CacheOptions(nil), Metrics: metricsserver.Options{BindAddress: "0"},
@@ -99,8 +101,29 @@ var _ = AfterSuite(func() {
 		stop()
 		<-ended
 	}
-	Expect(environment.Stop()).To(Succeed())
+	if environment != nil {
+		Expect(environment.Stop()).To(Succeed())
+	}
 })
+
+// operatorUser is a user that may do what config/rbac/role.yaml says and nothing else.
+func operatorUser(admin *rest.Config, scheme *runtime.Scheme) *rest.Config {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join("..", "config", "rbac", "role.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	role := &rbacv1.ClusterRole{}
+	Expect(yaml.Unmarshal(text, role)).To(Succeed())
+	ctx := context.Background()
+	Expect(people.Create(ctx, role)).To(Succeed())
+	Expect(people.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "operator"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "operator"}},
+	})).To(Succeed())
+	user, err := environment.AddUser(envtest.User{Name: "operator"}, rest.CopyConfig(admin))
+	Expect(err).NotTo(HaveOccurred())
+	return user.Config()
+}
 
 // writeCounter counts requests of the operator that change something.
 type writeCounter struct {
@@ -145,8 +168,13 @@ func (c *testClock) Now() time.Time {
 	return time.Now().Add(c.ahead)
 }
 
-// forward moves the clock.
+// forward moves the clock until the end of the test.
 func (c *testClock) forward(d time.Duration) {
+	c.add(d)
+	DeferCleanup(c.add, -d)
+}
+
+func (c *testClock) add(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ahead += d

@@ -10,6 +10,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,14 +36,19 @@ type world struct {
 	pending map[string][]string // parameters that wait for a restart, by pod
 	inForce map[string]map[string]string
 	broken  map[string]bool // pods that do not become ready
-	nodes   map[string]string
-	log     []string // what happened, in order
+	// brokenTemplate is an image that cannot be pulled.
+	brokenTemplate string
+	// silent: no instance does or answers anything any more.
+	silent bool
+	nodes  map[string]string
+	known  map[string]types.UID
+	log    []string // what happened, in order
 }
 
 func newWorld(c client.Client, cluster types.NamespacedName) *world {
 	w := &world{
 		client: c, cluster: cluster, api: instanceapi.NewFake(), data: map[string]bool{}, pending: map[string][]string{},
-		inForce: map[string]map[string]string{}, broken: map[string]bool{}, nodes: map[string]string{},
+		inForce: map[string]map[string]string{}, broken: map[string]bool{}, nodes: map[string]string{}, known: map[string]types.UID{},
 	}
 	w.api.On(w.called)
 	return w
@@ -53,6 +61,13 @@ func (w *world) did() []string {
 	log := w.log
 	w.log = nil
 	return log
+}
+
+// seen is what happened so far.
+func (w *world) seen() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.log)
 }
 
 func (w *world) primary() string {
@@ -79,6 +94,7 @@ func (w *world) called(c instanceapi.Call) error {
 	case instanceapi.HandoverRequest:
 		w.log = append(w.log, "handover "+c.Pod+" "+request.To)
 		w.record.Released = &election.Release{To: request.To, Clean: true}
+		w.restarted(c.Pod) // it goes on as a standby, with its present settings
 	case instanceapi.RestartRequest:
 		w.log = append(w.log, "restart "+c.Pod)
 		w.restarted(c.Pod)
@@ -110,6 +126,22 @@ func (w *world) step(ctx context.Context) {
 	}
 	if set.DeletionTimestamp.IsZero() {
 		w.controlSet(ctx, set, have)
+	} else { // the garbage collector takes its owner's reference off the pods and lets it go
+		set.Finalizers = nil
+		_ = w.client.Update(ctx, set)
+	}
+	for name, pod := range have {
+		if w.brokenTemplate != "" && pod.Spec.Containers[0].Image == w.brokenTemplate {
+			w.waits(ctx, pod)
+			delete(have, name)
+		}
+	}
+	if w.silent {
+		for name, pod := range have {
+			w.api.Remove(name)
+			w.ready(ctx, pod, false)
+		}
+		return
 	}
 	if config != nil {
 		w.lead(have, config)
@@ -132,6 +164,14 @@ func (w *world) config(ctx context.Context) *instanceapi.Config {
 // controlSet makes and removes pods and makes claims, as the StatefulSet controller does.
 func (w *world) controlSet(ctx context.Context, set *appsv1.StatefulSet, have map[string]*corev1.Pod) {
 	want := int(*set.Spec.Replicas)
+	for name, uid := range w.known { // deleted by somebody else
+		if pod := have[name]; pod == nil || pod.UID != uid {
+			w.gone(name, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
+		}
+	}
+	for name, pod := range have {
+		w.known[name] = pod.UID
+	}
 	for name, pod := range have {
 		if n, ok := naming.Ordinal(w.cluster.Name, name); ok && n >= want {
 			_ = w.client.Delete(ctx, pod, client.GracePeriodSeconds(0))
@@ -144,7 +184,11 @@ func (w *world) controlSet(ctx context.Context, set *appsv1.StatefulSet, have ma
 		for _, template := range set.Spec.VolumeClaimTemplates {
 			w.makeClaim(ctx, set, template, n)
 		}
-		if have[name] != nil {
+		if pod := have[name]; pod != nil {
+			if !pod.DeletionTimestamp.IsZero() { // a kubelet would end it
+				_ = w.client.Delete(ctx, pod, client.GracePeriodSeconds(0))
+				delete(have, name)
+			}
 			continue
 		}
 		pod := &corev1.Pod{ObjectMeta: *set.Spec.Template.ObjectMeta.DeepCopy(), Spec: *set.Spec.Template.Spec.DeepCopy()}
@@ -160,6 +204,7 @@ func (w *world) controlSet(ctx context.Context, set *appsv1.StatefulSet, have ma
 		if err := w.client.Create(ctx, pod); err == nil {
 			w.log = append(w.log, "pod "+name)
 			have[name] = pod
+			w.known[name] = pod.UID
 			w.restarted(name)
 		} else if !apierrors.IsAlreadyExists(err) {
 			panic(fmt.Sprintf("create pod: %v", err))
@@ -188,6 +233,7 @@ func (w *world) makeClaim(ctx context.Context, set *appsv1.StatefulSet, template
 // gone is what the death of a pod means: the leader's is followed by another.
 func (w *world) gone(name string, pod *corev1.Pod) {
 	w.log = append(w.log, "gone "+name)
+	delete(w.known, name)
 	w.api.Remove(name)
 	if w.record.Holder == name && w.record.HolderUID == string(pod.UID) && w.record.Released == nil {
 		w.record.Released = &election.Release{Clean: true}
@@ -340,3 +386,42 @@ func (w *world) ready(ctx context.Context, pod *corev1.Pod, ready bool) {
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: is, LastTransitionTime: metav1.NewTime(clock.Now())}}
 	_ = w.client.Status().Update(ctx, pod)
 }
+
+// waits is the status of a pod whose image cannot be pulled.
+func (w *world) waits(ctx context.Context, pod *corev1.Pod) {
+	if len(pod.Status.ContainerStatuses) > 0 {
+		return
+	}
+	w.api.Remove(pod.Name)
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: naming.ContainerDB, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
+	}}
+	_ = w.client.Status().Update(ctx, pod)
+}
+
+// collect deletes what the cluster owned, as the garbage collector does.
+func (w *world) collect(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	in, of := client.InNamespace(w.cluster.Namespace), client.MatchingLabels{naming.LabelCluster: w.cluster.Name}
+	for _, kind := range []client.Object{
+		&appsv1.StatefulSet{}, &corev1.Pod{}, &corev1.ConfigMap{}, &corev1.Secret{}, &corev1.Service{}, &corev1.ServiceAccount{},
+		&rbacv1.Role{}, &rbacv1.RoleBinding{}, &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{},
+	} {
+		if _, services := kind.(*corev1.Service); services { // has no deletion of a collection everywhere
+			all := &corev1.ServiceList{}
+			_ = w.client.List(ctx, all, in, of)
+			for i := range all.Items {
+				_ = w.client.Delete(ctx, &all.Items[i])
+			}
+			continue
+		}
+		if err := w.client.DeleteAllOf(ctx, kind, in, of, client.GracePeriodSeconds(0)); err != nil {
+			panic(err)
+		}
+	}
+	w.known = map[string]types.UID{}
+}
+
+func lease() *coordinationv1.Lease { return &coordinationv1.Lease{} }

@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"sync"
@@ -104,11 +105,30 @@ func (w *Writer) Apply(ctx context.Context, desired client.Object) (Result, erro
 		}
 		result = Updated
 	}
-	if err := w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), client.FieldOwner(naming.FieldManager), client.ForceOwnership); err != nil {
+	err = w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), client.FieldOwner(naming.FieldManager), client.ForceOwnership)
+	if apierrors.IsInvalid(err) && have != nil {
+		return result, w.overwrite(ctx, desired, want, err)
+	}
+	if err != nil {
 		return "", fmt.Errorf("apply %s %s: %w", kind, key.name, err)
 	}
 	w.remember(key, want, hash)
 	return result, nil
+}
+
+// overwrite replaces the lists of an object's spec as a whole. It is for an object that somebody has changed so that ours beside theirs is
+// invalid: a port of ours with another number, for example, which keeps the name that ours must have.
+func (w *Writer) overwrite(ctx context.Context, seen client.Object, want *unstructured.Unstructured, invalid error) error {
+	patch, err := json.Marshal(map[string]any{"spec": want.Object["spec"]})
+	if err != nil {
+		return fmt.Errorf("overwrite %s %s: %w", want.GetKind(), want.GetName(), err)
+	}
+	object := seen.DeepCopyObject().(client.Object)
+	err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(naming.FieldManager))
+	if err != nil {
+		return fmt.Errorf("apply %s %s: %w", want.GetKind(), want.GetName(), invalid)
+	}
+	return nil
 }
 
 // Forget drops what is remembered of the objects of a cluster that is gone.

@@ -27,6 +27,9 @@ func decideSize(v View, d *Decision) bool {
 		if v.declared() > v.members() {
 			d.Progress = &Finding{databasesv1.ReasonScaling, fmt.Sprintf("from %d to %d instances", v.members(), v.declared())}
 		}
+		if leaving := surplusPods(v); len(leaving) > 0 {
+			d.Progress = &Finding{databasesv1.ReasonScaling, list("waiting for the end of", leaving)}
+		}
 		d.SurplusClaims = surplusClaims(v)
 		return false
 	default:
@@ -110,6 +113,17 @@ func (v View) recordWithout(n int) bool {
 		}
 	}
 	return true
+}
+
+// surplusPods are those of instances that are not declared.
+func surplusPods(v View) []string {
+	var out []string
+	for _, i := range v.Instances {
+		if i.Ordinal >= v.declared() && i.Pod != nil {
+			out = append(out, i.Name)
+		}
+	}
+	return out
 }
 
 // surplusClaims are the volumes of instances that were scaled away and whose pods are gone, if the policy is to delete them.

@@ -1,0 +1,258 @@
+package controllers_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	"github.com/kumki-dev/kumki/internal/naming"
+)
+
+// annotate sets an annotation of the cluster.
+func (s *subject) annotate(ctx context.Context, key, value string) {
+	GinkgoHelper()
+	s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
+		if c.Annotations == nil {
+			c.Annotations = map[string]string{}
+		}
+		c.Annotations[key] = value
+	})
+}
+
+// exists says whether an object of the cluster's namespace is there and not on its way out.
+func exists(ctx context.Context, s *subject, name string, into client.Object) bool {
+	err := people.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: name}, into)
+	Expect(client.IgnoreNotFound(err)).To(Succeed())
+	return !apierrors.IsNotFound(err) && into.GetDeletionTimestamp().IsZero()
+}
+
+var _ = Describe("A change", func() {
+	It("of the pod template replaces standbys first and the primary last", func(ctx SpecContext) {
+		s := created(ctx, nil)
+		s.world.did()
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
+			c.Spec.PodMetadata = &databasesv1.PodMetadata{Labels: map[string]string{"example.com/new": "yes"}}
+		})
+		s.settles(ctx)
+		Expect(s.world.did()).To(Equal([]string{
+			"gone pg-2", "pod pg-2", "gone pg-1", "pod pg-1", "handover pg-0 pg-1", "gone pg-0", "pod pg-0",
+		}))
+		Expect(s.get(ctx).Status.Primary).To(Equal("pg-1"))
+	}, SpecTimeout(time.Minute))
+
+	It("of the pod template stops at an instance that does not come up, and goes on when corrected", func(ctx SpecContext) {
+		s := created(ctx, nil)
+		s.world.did()
+		s.world.change(func(w *world) { w.brokenTemplate = "bad:1" })
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "bad:1", "17" })
+		s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionTrue, databasesv1.ReasonRolloutHalted)
+		Expect(s.world.did()).To(Equal([]string{"gone pg-2", "pod pg-2"}))
+		Expect(s.world.primary()).To(Equal("pg-0"))
+
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Image = "" })
+		s.settles(ctx)
+		Expect(s.world.did()).To(Equal([]string{"gone pg-2", "pod pg-2"}), "the others were never replaced")
+	}, SpecTimeout(time.Minute))
+
+	It("of the restart annotation restarts every pod of a single instance too", func(ctx SpecContext) {
+		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
+		s.world.did()
+		s.annotate(ctx, naming.AnnotationRestart, "now")
+		Eventually(func() string {
+			return object(ctx, s, naming.StatefulSet(s.Name), &appsv1.StatefulSet{}).Spec.Template.Annotations[naming.AnnotationRestart]
+		}).Should(Equal("now"))
+		Eventually(s.world.did).Should(ContainElement("pod pg-0"))
+		s.settles(ctx)
+	}, SpecTimeout(time.Minute))
+
+	It("of a raised parameter restarts standbys, hands over, and leaves no instance waiting", func(ctx SpecContext) {
+		s := created(ctx, nil)
+		s.world.did()
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
+			c.Spec.PostgreSQL.Parameters = map[string]string{"max_connections": "200"}
+		})
+		Eventually(func() string { return s.world.primary() }).ShouldNot(Equal("pg-0"))
+		s.settles(ctx)
+		Expect(s.world.did()).To(Equal([]string{"restart pg-2", "restart pg-1", "handover pg-0 pg-1"}))
+
+		By("lowering it: the primary comes first")
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
+			c.Spec.PostgreSQL.Parameters = map[string]string{"max_connections": "50"}
+		})
+		Eventually(s.world.seen).Should(HaveLen(3))
+		s.settles(ctx)
+		Expect(s.world.did()).To(Equal([]string{"restart pg-1", "restart pg-2", "restart pg-0"}))
+	}, SpecTimeout(time.Minute))
+
+	It("of an owned parameter is refused, and the last good configuration stays", func(ctx SpecContext) {
+		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) {
+			c.Spec.PostgreSQL.Parameters = map[string]string{"work_mem": "7MB"}
+		})
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
+			c.Spec.PostgreSQL.Parameters = map[string]string{"work_mem": "9MB", "listen_addresses": "localhost"}
+			c.Spec.Replicas = 2
+		})
+		message := s.condition(ctx, databasesv1.ConditionConfigurationValid, metav1.ConditionFalse, databasesv1.ReasonParameterOwned)
+		Expect(message).To(ContainSubstring(`spec.postgresql.parameters.listen_addresses="localhost"`))
+		Eventually(func() int32 { return s.get(ctx).Status.Replicas }).Should(BeEquivalentTo(2), "what is not refused is done")
+		text := object(ctx, s, naming.ConfigMap(s.Name), &corev1.ConfigMap{}).Data[naming.KeyConfig]
+		Expect(text).To(ContainSubstring(`"work_mem": "7MB"`))
+		Expect(text).NotTo(ContainSubstring("9MB"))
+
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { delete(c.Spec.PostgreSQL.Parameters, "listen_addresses") })
+		s.condition(ctx, databasesv1.ConditionConfigurationValid, metav1.ConditionTrue, databasesv1.ReasonValid)
+		s.settles(ctx)
+		Expect(object(ctx, s, naming.ConfigMap(s.Name), &corev1.ConfigMap{}).Data[naming.KeyConfig]).To(ContainSubstring(`"work_mem": "9MB"`))
+	}, SpecTimeout(time.Minute))
+
+	It("of the major version is refused", func(ctx SpecContext) {
+		s := created(ctx, nil)
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Version = "15" })
+		message := s.condition(ctx, databasesv1.ConditionConfigurationValid, metav1.ConditionFalse, databasesv1.ReasonVersionChange)
+		Expect(message).To(ContainSubstring("17"))
+		Expect(object(ctx, s, s.Name, &appsv1.StatefulSet{}).Spec.Template.Spec.Containers[0].Image).To(Equal("postgres:17"))
+	}, SpecTimeout(time.Minute))
+})
+
+var _ = Describe("Scaling", func() {
+	It("works through the scale subresource, up and down", func(ctx SpecContext) {
+		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
+		scale := func(n int32) {
+			Expect(people.SubResource("scale").Update(ctx, s.get(ctx), client.WithSubResourceBody(&autoscalingv1.Scale{
+				ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}, Spec: autoscalingv1.ScaleSpec{Replicas: n},
+			}))).To(Succeed())
+		}
+		scale(3)
+		s.settles(ctx)
+		Expect(s.get(ctx).Status.ReadyReplicas).To(BeEquivalentTo(3))
+		Expect(s.get(ctx).Status.Selector).To(ContainSubstring(naming.LabelCluster + "=pg"))
+		scale(2)
+		s.settles(ctx)
+		Expect(s.get(ctx).Status.Replicas).To(BeEquivalentTo(2))
+		Expect(exists(ctx, s, "data-pg-2", &corev1.PersistentVolumeClaim{})).To(BeTrue(), "the default policy keeps volumes")
+	}, SpecTimeout(time.Minute))
+
+	It("down hands over first when the primary would go, and takes volumes away when told so", func(ctx SpecContext) {
+		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = databasesv1.ReclaimDelete })
+		s.annotate(ctx, naming.AnnotationSwitchover, "pg-2")
+		Eventually(s.world.primary).Should(Equal("pg-2"))
+		s.settles(ctx)
+		Expect(s.get(ctx).Annotations).NotTo(HaveKey(naming.AnnotationSwitchover))
+		s.world.did()
+
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
+		s.settles(ctx)
+		Expect(s.world.primary()).To(Equal("pg-0"))
+		Expect(s.world.did()).To(HaveExactElements(Equal("handover pg-2 pg-0"), HavePrefix("gone"), HavePrefix("gone")))
+		Eventually(func() bool {
+			return exists(ctx, s, "data-pg-1", &corev1.PersistentVolumeClaim{}) || exists(ctx, s, "data-pg-2", &corev1.PersistentVolumeClaim{})
+		}).Should(BeFalse())
+		Expect(exists(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{})).To(BeTrue())
+	}, SpecTimeout(time.Minute))
+})
+
+var _ = Describe("Suspension", func() {
+	It("stops PostgreSQL before the pods go, keeps the volumes, and ends", func(ctx SpecContext) {
+		s := created(ctx, nil)
+		s.world.did()
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Suspend = true })
+		s.condition(ctx, databasesv1.ConditionSuspended, metav1.ConditionTrue, databasesv1.ReasonSuspended)
+		Expect(s.world.did()).To(HaveExactElements(Equal("stopped pg-0"), HavePrefix("gone"), HavePrefix("gone"), HavePrefix("gone")))
+		Expect(s.get(ctx).Status.Phase).To(Equal("Suspended"))
+		for i := range 3 {
+			Expect(exists(ctx, s, fmt.Sprintf("data-pg-%d", i), &corev1.PersistentVolumeClaim{})).To(BeTrue())
+		}
+
+		By("waking with fewer instances")
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Suspend, c.Spec.Replicas = false, 2 })
+		s.settles(ctx)
+		Expect(s.get(ctx).Status.Ready).To(Equal("2/2"))
+		s.condition(ctx, databasesv1.ConditionSuspended, metav1.ConditionFalse, databasesv1.ReasonActive)
+	}, SpecTimeout(time.Minute))
+})
+
+var _ = Describe("Volumes", func() {
+	class := func(ctx context.Context, grows bool) string {
+		c := &storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "class-"}, Provisioner: "example.com/none", AllowVolumeExpansion: &grows,
+		}
+		Expect(people.Create(ctx, c)).To(Succeed())
+		return c.Name
+	}
+	of := func(name string) func(*databasesv1.PostgreSQLCluster) {
+		return func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas, c.Spec.Storage.StorageClassName = 2, &name }
+	}
+
+	It("grow, and the StatefulSet is made anew around its pods", func(ctx SpecContext) {
+		s := created(ctx, of(class(ctx, true)))
+		s.bind(ctx)
+		set := object(ctx, s, s.Name, &appsv1.StatefulSet{})
+		s.world.did()
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.Size = resource.MustParse("20Gi") })
+		Eventually(func(g Gomega) {
+			for i := range 2 {
+				claim := object(ctx, s, fmt.Sprintf("data-pg-%d", i), &corev1.PersistentVolumeClaim{})
+				g.Expect(claim.Spec.Resources.Requests.Storage().String()).To(Equal("20Gi"))
+			}
+			again := &appsv1.StatefulSet{}
+			g.Expect(people.Get(ctx, s.NamespacedName, again)).To(Succeed())
+			g.Expect(again.UID).NotTo(Equal(set.UID))
+			g.Expect(again.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests.Storage().String()).To(Equal("20Gi"))
+		}).Should(Succeed())
+		s.condition(ctx, databasesv1.ConditionProgressing, metav1.ConditionTrue, databasesv1.ReasonGrowingVolumes)
+		s.bind(ctx)
+		s.settles(ctx)
+		Expect(s.world.did()).To(BeEmpty(), "no pod was touched")
+	}, SpecTimeout(time.Minute))
+
+	It("that cannot grow are told", func(ctx SpecContext) {
+		s := created(ctx, of(class(ctx, false)))
+		s.bind(ctx)
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.Size = resource.MustParse("20Gi") })
+		message := s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionTrue, databasesv1.ReasonVolumeNotGrown)
+		Expect(message).To(ContainSubstring("allowVolumeExpansion"))
+	}, SpecTimeout(time.Minute))
+
+	It("go with the cluster or stay, as the policy says", func(ctx SpecContext) {
+		s := created(ctx, nil)
+		Expect(object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).OwnerReferences).To(BeEmpty())
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = databasesv1.ReclaimDelete })
+		Eventually(func(g Gomega) {
+			for i := range 3 {
+				claim := object(ctx, s, fmt.Sprintf("data-pg-%d", i), &corev1.PersistentVolumeClaim{})
+				g.Expect(claim.OwnerReferences).To(HaveLen(1))
+				g.Expect(claim.OwnerReferences[0].UID).To(Equal(s.get(ctx).UID))
+			}
+		}).Should(Succeed())
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = databasesv1.ReclaimRetain })
+		Eventually(func() []metav1.OwnerReference {
+			return object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).OwnerReferences
+		}).Should(BeEmpty())
+	}, SpecTimeout(time.Minute))
+})
+
+// bind gives every claim the capacity that it asks for, as a provisioner does.
+func (s *subject) bind(ctx context.Context) {
+	GinkgoHelper()
+	claims := &corev1.PersistentVolumeClaimList{}
+	Expect(people.List(ctx, claims, client.InNamespace(s.Namespace))).To(Succeed())
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		claim.Status.Phase = corev1.ClaimBound
+		claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: *claim.Spec.Resources.Requests.Storage()}
+		Expect(people.Status().Update(ctx, claim)).To(Succeed())
+	}
+}
