@@ -50,6 +50,19 @@ func SetStandby(dir string, standby bool) error {
 	return syncDir(dir)
 }
 
+// ensurePrivate takes away permissions with which PostgreSQL refuses a data directory. A kubelet that applies fsGroup to a volume gives
+// its group write access to everything.
+func ensurePrivate(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return plain(err)
+	}
+	if info.Mode().Perm()&0o027 == 0 {
+		return nil
+	}
+	return plain(os.Chmod(dir, 0o700))
+}
+
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return plain(err)

@@ -50,11 +50,14 @@ func guardBin(t testing.TB) string {
 // managerMain is a manager in a process of its own. It obeys lines on stdin: a deadline as a duration from now, or "none".
 func managerMain() int {
 	if err := manager(strings.Split(os.Getenv(managerEnv), ",")); err != nil {
-		fmt.Println("error:", err)
+		say("error:", err)
 		return 1
 	}
 	return 0
 }
+
+// say a line to the test.
+func say(words ...any) { _, _ = fmt.Fprintln(os.Stdout, words...) }
 
 func manager(args []string) error {
 	programs := &pgproc.Programs{Bin: pgproc.Bin{Dir: args[0]}}
@@ -67,7 +70,7 @@ func manager(args []string) error {
 	}
 	go func() {
 		for range guard.Fired() {
-			fmt.Println("fired")
+			say("fired")
 		}
 	}()
 	if os.Geteuid() == 0 {
@@ -86,7 +89,7 @@ func manager(args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready", pm.PID(), guard.PID())
+	say("ready", pm.PID(), guard.PID())
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		at := time.Duration(0)
@@ -100,7 +103,7 @@ func manager(args []string) error {
 		if err := errors.Join(guard.SetDeadline(at), guard.AwaitAck(ctx)); err != nil {
 			return err
 		}
-		fmt.Println("set")
+		say("set")
 	}
 	return in.Err()
 }

@@ -74,7 +74,7 @@ func (p *Programs) Start(o StartOptions) (*Postmaster, error) {
 	if len(alive) > 0 {
 		return nil, fmt.Errorf("%w on %s: %v", ErrTreeAlive, o.Root, alive)
 	}
-	if err := removeStaleLocks(o); err != nil {
+	if err := errors.Join(removeStaleLocks(o), ensurePrivate(o.Dir)); err != nil {
 		return nil, err
 	}
 	args := []string{"-D", o.Dir}
@@ -102,8 +102,8 @@ func (p *Programs) Start(o StartOptions) (*Postmaster, error) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		defer reader.Close()
 		_, _ = io.Copy(m.log, reader)
+		_ = reader.Close()
 		m.log.flush()
 	}()
 	go m.await(read)

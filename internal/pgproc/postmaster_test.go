@@ -2,6 +2,7 @@ package pgproc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -48,6 +49,15 @@ func TestServerLifecycle(t *testing.T) {
 	last, err := s.programs.LastWAL(testContext(t), s.generation().Dir)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(last.LSN).To(Equal(uint64(end)), "the shutdown checkpoint is the last record")
+}
+
+func TestStartAfterFSGroupWasApplied(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := newDatabase(t)
+	g.Expect(os.Chmod(s.generation().Dir, 0o770|os.ModeSetgid)).To(Succeed())
+	s.start()
+	g.Expect(s.query("SELECT 1")).To(Equal("1"))
 }
 
 func TestLogRecordsOfARealServer(t *testing.T) {
@@ -155,7 +165,7 @@ func TestKillTreeUnderForkLoad(t *testing.T) {
 	other.start()
 	end := s.forkLoad()
 	defer end()
-	g.Expect(len(s.alive())).To(BeNumerically(">", 8))
+	eventually(t, func() int { return len(s.alive()) }).Should(BeNumerically(">", 8))
 	before := time.Now()
 	s.kill()
 	t.Logf("killed in %v", time.Since(before).Round(time.Millisecond))
@@ -210,7 +220,7 @@ func TestReapOrphans(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	orphan, err := strconv.Atoi(string(out[:len(out)-1]))
 	g.Expect(err).NotTo(HaveOccurred())
-	eventually(t, func() error { _, err := proctree.Read(orphan); return err }).Should(MatchError(os.ErrNotExist))
+	eventually(t, func() bool { _, err := proctree.Read(orphan); return errors.Is(err, os.ErrNotExist) }).Should(BeTrue(), "reaped")
 	// Children of others keep their exit status although Reap looks at them all the time.
 	child := exec.Command("sh", "-c", "exit 7")
 	g.Expect(child.Run()).To(MatchError("exit status 7"))

@@ -87,7 +87,7 @@ func (p *Programs) ensureCleanShutdown(ctx context.Context, g Generation, contro
 	if control.State == postgres.StateShutDown || control.State == postgres.StateShutDownInRecovery {
 		return nil
 	}
-	if err := removeStaleLocks(StartOptions{Dir: g.Dir, Root: g.Dir}); err != nil {
+	if err := errors.Join(removeStaleLocks(StartOptions{Dir: g.Dir}), ensurePrivate(g.Dir)); err != nil {
 		return err
 	}
 	if err := SetStandby(g.Dir, false); err != nil {

@@ -126,7 +126,7 @@ func freePort(t testing.TB) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port
 }
 
@@ -188,7 +188,7 @@ func newDatabase(t testing.TB) *server {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer v.Close()
+		defer func() { _ = v.Close() }()
 		initDatabase(t, newPrograms(t), v)
 	})
 	s := newServer(t, false)

@@ -94,7 +94,7 @@ func (v *Volume) prepare() error {
 
 // adopt finishes the very first Flip when it was cut off between its two steps: there is one whole generation and none in force.
 func (v *Volume) adopt() error {
-	if _, found, err := v.Current(); found || err != nil {
+	if _, err := os.Lstat(filepath.Join(v.Root, currentName)); !errors.Is(err, fs.ErrNotExist) {
 		return nil // a broken link is Current's to report
 	}
 	all, err := v.generations()

@@ -69,9 +69,8 @@ func Scan() ([]Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
-	if err != nil {
+	if err = errors.Join(err, dir.Close()); err != nil {
 		return nil, err
 	}
 	processes := make([]Process, 0, len(names))
@@ -100,7 +99,7 @@ func placeOf(path string) (place, error) {
 	if err := syscall.Stat(path, &st); err != nil {
 		return place{}, err
 	}
-	return place{uint64(st.Dev), st.Ino}, nil
+	return place{st.Dev, st.Ino}, nil
 }
 
 // dataDirectories are the directories in root, by identity and not by name: a path means another directory in another container.
@@ -109,16 +108,15 @@ func dataDirectories(root string) (map[place]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
-	if err != nil {
+	if err = errors.Join(err, dir.Close()); err != nil {
 		return nil, err
 	}
 	places := map[place]bool{}
 	for _, name := range append(names, ".") {
 		var st syscall.Stat_t
 		if err := syscall.Stat(root+"/"+name, &st); err == nil && st.Mode&syscall.S_IFMT == syscall.S_IFDIR {
-			places[place{uint64(st.Dev), st.Ino}] = true
+			places[place{st.Dev, st.Ino}] = true
 		}
 	}
 	return places, nil

@@ -173,7 +173,7 @@ func Signal(p Process, signal unix.Signal) error {
 		return err
 	}
 	if err == nil {
-		defer unix.Close(fd)
+		defer func() { _ = unix.Close(fd) }()
 	}
 	if now, e := Read(p.PID); e != nil || now.Start != p.Start {
 		return unix.ESRCH
