@@ -49,9 +49,12 @@ func New(o Options) *Client {
 	return c
 }
 
+// applicationName of all connections; no pod has it, a pod's name ends with its ordinal.
+const applicationName = "kumki"
+
 // quiet keeps what Kumki sends out of the server's log: scripts and verifiers are secrets.
 var quiet = map[string]string{
-	"application_name":            "kumki",
+	"application_name":            applicationName,
 	"client_encoding":             "UTF8",
 	"log_statement":               "none",
 	"log_duration":                "off",

@@ -14,7 +14,7 @@ import (
 )
 
 // observeSQL answers everything in one row of JSON. What differs between versions is read through to_jsonb, which gives NULL for a
-// column that is not there. $1 is the list of settings.
+// column that is not there. $1 is the list of settings, $2 the name of connections of our own.
 const observeSQL = `
 WITH rec AS MATERIALIZED (SELECT pg_is_in_recovery() AS r)
 SELECT json_build_object(
@@ -30,7 +30,8 @@ SELECT json_build_object(
    FROM pg_stat_activity a LEFT JOIN pg_stat_wal_receiver w ON w.pid = a.pid WHERE a.backend_type = 'walreceiver' LIMIT 1),
  'replication', (SELECT json_agg(json_build_object('name', s.application_name, 'addr', host(s.client_addr), 'state', s.state,
      'sync', s.sync_state, 'sent', s.sent_lsn, 'flush', s.flush_lsn, 'replay', s.replay_lsn, 'slot', l.slot_name) ORDER BY s.application_name, s.pid)
-   FROM pg_stat_replication s LEFT JOIN pg_replication_slots l ON l.active_pid = s.pid),
+   FROM pg_stat_replication s LEFT JOIN pg_replication_slots l ON l.active_pid = s.pid
+   WHERE s.application_name <> $2),
  'slots', (SELECT json_agg(json_build_object('name', slot_name, 'physical', slot_type = 'physical', 'active', active,
      'wal', wal_status, 'restart', restart_lsn, 'reason', to_jsonb(l)->>'invalidation_reason') ORDER BY slot_name)
    FROM pg_replication_slots l),
@@ -81,7 +82,7 @@ type answer struct {
 func (c *Client) Observe(ctx context.Context) (Observation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	out, err := c.main.query(ctx, observeSQL, array(postgres.StandbyMustMatch))
+	out, err := c.main.query(ctx, observeSQL, array(postgres.StandbyMustMatch), applicationName)
 	if err != nil {
 		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
 	}
@@ -91,6 +92,7 @@ func (c *Client) Observe(ctx context.Context) (Observation, error) {
 	}
 	o := a.observation()
 	if !a.InRecovery {
+		c.identity.drop()
 		o.Timeline, err = timelineOf(a.WALFile)
 		o.FlushLSN, o.ReplayLSN = a.Flush, a.Flush
 		return o, err

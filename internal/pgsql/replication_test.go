@@ -1,7 +1,6 @@
 package pgsql_test
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -86,6 +85,7 @@ func TestTimelineAfterPromotion(t *testing.T) {
 	o := observe(g, bc)
 	g.Expect(o.WALReceiver).To(BeNil())
 	g.Expect(o.Timeline).To(BeEquivalentTo(2))
+	g.Expect(o.Replication).To(BeEmpty(), "the connection that asks for the timeline is no standby")
 	g.Expect(b.psql("SELECT timeline_id FROM pg_control_checkpoint()")).To(Equal("1"), "the reason why SQL alone is not enough")
 	g.Expect(bc.NewestTimelineAt(t.Context(), o.FlushLSN)).To(BeEquivalentTo(2))
 	g.Expect(bc.NewestTimelineAt(t.Context(), o.FlushLSN+1<<40)).To(BeZero())
@@ -94,42 +94,6 @@ func TestTimelineAfterPromotion(t *testing.T) {
 	o = observe(g, bc)
 	g.Expect(o.Timeline).To(BeEquivalentTo(2), "after a restart without a primary too")
 	g.Expect(o.FlushLSN).To(BeNumerically(">=", end))
-}
-
-// The end of WAL that is computed from the control file of a cleanly stopped primary is where its standby ends, also when the last
-// record crosses a page or a segment.
-func TestShutdownEndIsWhereTheStandbyEnds(t *testing.T) {
-	g := NewWithT(t)
-	// archive_mode would put every shutdown at the beginning of a segment.
-	p, ss := pair(t, map[string]string{"archive_mode": "off"}, "c-1")
-	sc := ss[0].client()
-	for _, size := range []int{1, 8192, 1 << 20} {
-		p.psql(fmt.Sprintf(`DO $$ DECLARE left_ bigint; BEGIN LOOP
-			left_ := %[1]d - ((pg_current_wal_insert_lsn() - '0/0') %% %[1]d);
-			EXIT WHEN %[1]d = 1 OR left_ BETWEEN 8 AND 104;
-			PERFORM pg_logical_emit_message(false, '', 'x');
-		END LOOP; END $$`, size))
-		p.signal(syscall.SIGINT)
-		control, err := postgres.ParseControlData(run(t, bin+"pg_controldata", p.data()))
-		g.Expect(err).NotTo(HaveOccurred())
-		end, clean := control.ShutdownEnd()
-		g.Expect(clean).To(BeTrue())
-		g.Expect(end).To(BeNumerically(">", control.CheckpointLSN))
-		g.Eventually(func(g Gomega) { g.Expect(observe(g, sc).FlushLSN).To(Equal(end)) }).WithTimeout(5 * time.Second).Should(Succeed())
-		if size > 1 {
-			g.Expect(uint64(control.CheckpointLSN)/uint64(size)).To(BeNumerically("<", uint64(end)/uint64(size)), "it crosses")
-		}
-		p.start()
-		g.Eventually(func(g Gomega) { g.Expect(observe(g, sc).WALReceiver.Streaming()).To(BeTrue()) }).WithTimeout(10 * time.Second).Should(Succeed())
-	}
-	control, err := postgres.ParseControlData(run(t, bin+"pg_controldata", ss[0].data()))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(control.WasStandby()).To(BeTrue())
-	g.Expect(control.Settings).To(HaveKeyWithValue("max_wal_senders", 48))
-	g.Expect(control.DataChecksums).To(BeTrue())
-	g.Expect(control.WALSegmentBytes).To(BeEquivalentTo(1 << 20))
-	_, clean := control.ShutdownEnd()
-	g.Expect(clean).To(BeFalse())
 }
 
 // A standby that is gone for good must not fill the disk: its slot is lost, seen as lost, and made anew.
@@ -177,6 +141,9 @@ func TestStandbySettings(t *testing.T) {
 	g.Expect(control.State).To(Equal(postgres.StateShutDownInRecovery))
 	low := map[string]string{"max_connections": "20", "work_mem": "4MB"}
 	fit := postgres.StandbySettings(low, control)
+	g.Expect(control.WasStandby()).To(BeTrue())
+	g.Expect(control.DataChecksums).To(BeTrue())
+	g.Expect(control.WALSegmentBytes).To(BeEquivalentTo(1 << 20))
 	g.Expect(fit).To(HaveKeyWithValue("max_connections", "150"))
 	g.Expect(fit).To(HaveKeyWithValue("work_mem", "4MB"))
 	s.params["max_connections"] = fit["max_connections"]

@@ -105,7 +105,7 @@ type Observation struct {
 	LastReplayed time.Time
 	// WALReceiver of a standby; nil when there is no such process.
 	WALReceiver *WALReceiver
-	// Replication are those who stream from here; connections that only ask or copy (pg_basebackup) are listed with their State.
+	// Replication are those who stream from here, and pg_basebackup with its State; connections of Kumki's own are left out.
 	Replication []Standby
 	// SyncStandbyNames is synchronous_standby_names as this session goes by it.
 	SyncStandbyNames string

@@ -119,44 +119,10 @@ func (p *controlParser) lsn(key string) LSN {
 	return l
 }
 
-// CleanShutdown says that a primary was shut down in order: its WAL ends with the shutdown checkpoint, see ShutdownEnd.
+// CleanShutdown says that a primary was shut down in order: its WAL ends with the record at CheckpointLSN.
 func (c ControlData) CleanShutdown() bool { return c.State == StateShutDown }
 
 // WasStandby says that the server ran in recovery when it last wrote its control file.
 func (c ControlData) WasStandby() bool {
 	return c.State == StateShutDownInRecovery || c.State == StateInRecovery
-}
-
-// Sizes of WAL on disk, the same in all supported versions: access/xlogrecord.h, access/xlog_internal.h, catalog/pg_control.h.
-const (
-	checkpointRecordBytes = 24 + 2 + 88 // record header, short data header, struct CheckPoint
-	walShortPageHeader    = 24
-	walLongPageHeader     = 40
-	walAlign              = 8
-)
-
-// ShutdownEnd is the end of the WAL of a cleanly shut down primary: the byte after the shutdown checkpoint's record. A standby that flushed
-// so far has every commit. False when the server was not shut down cleanly.
-func (c ControlData) ShutdownEnd() (LSN, bool) {
-	if !c.CleanShutdown() || c.WALBlockBytes <= walLongPageHeader || c.WALSegmentBytes <= 0 {
-		return 0, false
-	}
-	block, segment := uint64(c.WALBlockBytes), uint64(c.WALSegmentBytes)
-	pos, left := uint64(c.CheckpointLSN), uint64(checkpointRecordBytes)
-	for {
-		room := block - pos%block
-		if left < room {
-			pos += left
-			break
-		}
-		pos += room
-		if left -= room; left == 0 {
-			break
-		}
-		pos += walShortPageHeader
-		if (pos-walShortPageHeader)%segment == 0 {
-			pos += walLongPageHeader - walShortPageHeader
-		}
-	}
-	return LSN((pos + walAlign - 1) &^ (walAlign - 1)), true
 }

@@ -31,9 +31,11 @@ func TestParseControlData(t *testing.T) {
 			"max_connections": 100, "max_worker_processes": 8, "max_wal_senders": 10, "max_prepared_transactions": 0, "max_locks_per_transaction": 64,
 		},
 	}))
-	end, clean := c.ShutdownEnd()
-	g.Expect(clean).To(BeTrue())
-	g.Expect(end).To(Equal(postgres.LSN(0x1752A28)))
+	g.Expect(c.CleanShutdown()).To(BeTrue())
+	g.Expect(c.WasStandby()).To(BeFalse())
+	c.State = postgres.StateShutDownInRecovery
+	g.Expect(c.CleanShutdown()).To(BeFalse())
+	g.Expect(c.WasStandby()).To(BeTrue())
 }
 
 func TestParseControlDataRefuses(t *testing.T) {
@@ -47,30 +49,6 @@ func TestParseControlDataRefuses(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 	_, err = postgres.ParseControlData("")
 	g.Expect(err).To(HaveOccurred())
-}
-
-// The shutdown record is 114 bytes; page headers lie between its halves when it crosses a page.
-func TestShutdownEnd(t *testing.T) {
-	g := NewWithT(t)
-	const page, seg = 8192, 1 << 20
-	for at, want := range map[postgres.LSN]postgres.LSN{
-		0x28:                0xA0,
-		page - 120:          page,            // ends on the page, aligned to its end
-		page - 112:          page + 24 + 8,   // two bytes are left, behind a short header
-		page - 8:            page + 24 + 112, // 106 bytes are left
-		seg - 8:             seg + 40 + 112,  // behind a segment's long header
-		3*seg + 2*page + 40: 3*seg + 2*page + 160,
-	} {
-		end, ok := postgres.ControlData{State: "shut down", CheckpointLSN: at, WALBlockBytes: page, WALSegmentBytes: seg}.ShutdownEnd()
-		g.Expect(ok).To(BeTrue())
-		g.Expect(end).To(Equal(want), "%d", at)
-	}
-	for _, state := range []string{postgres.StateInProduction, postgres.StateShutDownInRecovery, postgres.StateInRecovery, ""} {
-		_, ok := postgres.ControlData{State: state, WALBlockBytes: page, WALSegmentBytes: seg}.ShutdownEnd()
-		g.Expect(ok).To(BeFalse())
-	}
-	_, ok := postgres.ControlData{State: "shut down"}.ShutdownEnd()
-	g.Expect(ok).To(BeFalse())
 }
 
 func TestStandbySettings(t *testing.T) {
