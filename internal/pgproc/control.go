@@ -24,7 +24,7 @@ func (p *Programs) ControlData(ctx context.Context, dir string) (postgres.Contro
 
 // LastWAL is the exact end of the valid WAL in a stopped data directory: records are checked one by one from the last checkpoint
 // on, over timeline switches, and what counts is flushed to disk before LastWAL returns. An error means unknown, never zero.
-// It reads the WAL since the last checkpoint, at about the speed of the disk.
+// It reads all WAL since the last checkpoint: about 1 GB a second when it is cached.
 func (p *Programs) LastWAL(ctx context.Context, dir string) (election.Position, error) {
 	control, err := p.ControlData(ctx, dir)
 	if err != nil {
