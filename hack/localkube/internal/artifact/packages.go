@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,8 +15,17 @@ import (
 // CNIDir is where Debian's containernetworking-plugins are.
 const CNIDir = "/usr/lib/cni"
 
-// Tool is a program of a Debian package.
+// Tool is a program of a Debian package, or any file of one, by its absolute path.
 type Tool struct{ Program, Package string }
+
+func (t Tool) present() bool {
+	if filepath.IsAbs(t.Program) {
+		_, err := os.Stat(t.Program)
+		return err == nil
+	}
+	_, err := exec.LookPath(t.Program)
+	return err == nil
+}
 
 // ClusterTools are what a cluster needs from Debian.
 var ClusterTools = []Tool{
@@ -38,7 +48,7 @@ var ImageTools = []Tool{{"mmdebstrap", "mmdebstrap"}}
 func EnsureTools(ctx context.Context, log Log, tools []Tool) error {
 	var missing []string
 	for _, t := range tools {
-		if _, err := exec.LookPath(t.Program); err != nil && !slices.Contains(missing, t.Package) {
+		if !t.present() && !slices.Contains(missing, t.Package) {
 			missing = append(missing, t.Package)
 		}
 	}

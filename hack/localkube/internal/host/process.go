@@ -116,8 +116,7 @@ func (s Supervisor) LogTail(name string, lines int) string {
 	if err != nil {
 		return err.Error()
 	}
-	all := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
+	return lastLines(string(data), lines)
 }
 
 func (s Supervisor) recordPath(name string) string { return filepath.Join(s.Dir, name+".json") }

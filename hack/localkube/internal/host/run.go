@@ -18,10 +18,15 @@ func Run(ctx context.Context, name string, args ...string) (string, error) {
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err,
-			strings.TrimSpace(errOut.String()+out.String()))
+		return out.String(), fmt.Errorf("%.200s: %w: %s", name+" "+strings.Join(args, " "), err,
+			lastLines(errOut.String()+out.String(), 20))
 	}
 	return out.String(), nil
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // RunAll runs commands one after the other, each given as one line of words without quoting.

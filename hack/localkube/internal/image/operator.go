@@ -42,11 +42,9 @@ func OperatorRef(tag string) string { return layout.ImageBase + "/kumki:" + tag 
 
 // Operator builds the operator's image from a checkout: two static programs and the CA certificates.
 func Operator(ctx context.Context, log artifact.Log, repo, tag, version string) (string, error) {
-	if err := artifact.EnsureTools(ctx, log, []artifact.Tool{{Program: caBundle, Package: "ca-certificates"}}); err != nil {
-		// The bundle is no program; all that matters is that it is there now.
-		if _, statErr := os.Stat(caBundle); statErr != nil {
-			return "", err
-		}
+	certificates := []artifact.Tool{{Program: caBundle, Package: "ca-certificates"}}
+	if err := artifact.EnsureTools(ctx, log, certificates); err != nil {
+		return "", err
 	}
 	dir := filepath.Join(layout.CacheDir(), "images")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -62,16 +60,7 @@ func Operator(ctx context.Context, log artifact.Log, repo, tag, version string) 
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(build) }()
-	programs := []struct{ pkg, name string }{{".", "kumki"}, {"./cmd/kumki-wal", "kumki-wal"}}
-	files := []file{{caBundle, caBundle, 0o644}}
-	for _, p := range programs {
-		out := filepath.Join(build, p.name)
-		if err := goBuild(ctx, repo, out, p.pkg, version); err != nil {
-			return "", err
-		}
-		files = append(files, file{"/" + p.name, out, 0o755})
-	}
-	layer, err := fileLayer(files)
+	layer, err := operatorLayer(ctx, repo, build, version)
 	if err != nil {
 		return "", err
 	}
@@ -87,6 +76,19 @@ func Operator(ctx context.Context, log artifact.Log, repo, tag, version string) 
 	}
 	out := filepath.Join(dir, "kumki-"+tag+".tar")
 	return out, os.Rename(tmp, out)
+}
+
+// operatorLayer builds the programs into a directory and makes the layer that holds them.
+func operatorLayer(ctx context.Context, repo, dir, version string) (v1.Layer, error) {
+	files := []file{{caBundle, caBundle, 0o644}}
+	for _, p := range []struct{ pkg, name string }{{".", "kumki"}, {"./cmd/kumki-wal", "kumki-wal"}} {
+		out := filepath.Join(dir, p.name)
+		if err := goBuild(ctx, repo, out, p.pkg, version); err != nil {
+			return nil, err
+		}
+		files = append(files, file{"/" + p.name, out, 0o755})
+	}
+	return fileLayer(files)
 }
 
 func goBuild(ctx context.Context, repo, out, pkg, version string) error {
