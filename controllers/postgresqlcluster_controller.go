@@ -50,6 +50,7 @@ type ClusterReconciler struct {
 
 	mu     sync.Mutex
 	recent map[types.NamespacedName]attempt
+	unwell map[types.NamespacedName]map[string]time.Time
 }
 
 // attempt is the last action that was asked of an instance.
@@ -188,6 +189,7 @@ func (p *pass) decide(context.Context) error {
 	if p.seen.set != nil {
 		p.view.Set = viewSet(p.seen.set, desired.StatefulSet(p.input))
 	}
+	p.r.rememberUnwell(p.key(), &p.view)
 	p.decision = plan.Decide(p.view)
 	return nil
 }
@@ -199,6 +201,27 @@ func (r *ClusterReconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.recent, key)
+	delete(r.unwell, key)
+}
+
+// rememberUnwell tells since when each instance has not done its work: what is seen once may be over at the next look.
+func (r *ClusterReconciler) rememberUnwell(key types.NamespacedName, v *plan.View) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since := map[string]time.Time{}
+	for _, name := range plan.Unwell(*v) {
+		since[name] = v.Now
+		if before, ok := r.unwell[key][name]; ok {
+			since[name] = before
+		}
+	}
+	if r.unwell == nil {
+		r.unwell = map[types.NamespacedName]map[string]time.Time{}
+	}
+	r.unwell[key] = since
+	for i := range v.Instances {
+		v.Instances[i].UnwellSince = since[v.Instances[i].Name]
+	}
 }
 
 // repeated says whether the same action was asked for shortly before; if not, it is remembered. An instance takes a moment until its

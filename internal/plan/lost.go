@@ -2,7 +2,11 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	databasesv1 "github.com/kumki-dev/kumki/api/v1"
 )
@@ -87,7 +91,7 @@ func trouble(v View, i *Instance) *Finding {
 	if i.Status != nil && i.Status.State == "Failed" {
 		return &Finding{failedReason(v), fmt.Sprintf("%s has failed: %s", i.Name, i.Status.Message)}
 	}
-	if i.Pod == nil || v.Now.Sub(i.Pod.ReadySince) < grace {
+	if i.Pod == nil || (v.unwellFor(i) < grace && !v.known(i)) {
 		return nil
 	}
 	reason := databasesv1.ReasonInstancesNotReady
@@ -98,6 +102,12 @@ func trouble(v View, i *Instance) *Finding {
 		reason = databasesv1.ReasonStandbyNotStreaming
 	}
 	return &Finding{reason, i.Name + ": " + why}
+}
+
+// known says that people were told of the instance before, perhaps by an operator process that is gone: the grace is over.
+func (v View) known(i *Instance) bool {
+	c := meta.FindStatusCondition(v.Cluster.Status.Conditions, databasesv1.ConditionDegraded)
+	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, i.Name+": ")
 }
 
 func failedReason(v View) string {

@@ -116,7 +116,45 @@ func SystemIdentifier(v View) string {
 	return ""
 }
 
+// serving is the instance that holds leadership and accepts writes as far as is known: one that does not answer for a moment, and whose
+// pod its kubelet finds ready, still does. nil when there is none.
+func (v View) serving() *Instance {
+	leader := v.find(v.leader())
+	if leader == nil || leader.Pod == nil || !leader.Pod.Ready || leader.Pod.UID != v.Record.HolderUID {
+		return nil
+	}
+	if leader.Status == nil {
+		if v.unwellFor(leader) >= grace {
+			return nil
+		}
+		return leader
+	}
+	return v.primary()
+}
+
+// quiet says that what is known of an instance is a moment old: it, or the primary that sees it, has not answered this time.
+func (v View) quiet(i *Instance) bool {
+	if i.Pod == nil || !i.Pod.Running {
+		return false
+	}
+	if i.Status == nil {
+		return v.unwellFor(i) < grace
+	}
+	s := v.serving()
+	return s != nil && s.Status == nil
+}
+
 func instanceStatus(v View, i *Instance) databasesv1.InstanceStatus {
+	for _, before := range v.Cluster.Status.Instances {
+		if before.Name == i.Name && v.quiet(i) {
+			before.Ready = i.Pod.Ready && !i.Pod.Terminating
+			return before
+		}
+	}
+	return freshStatus(v, i)
+}
+
+func freshStatus(v View, i *Instance) databasesv1.InstanceStatus {
 	out := databasesv1.InstanceStatus{Name: i.Name, Role: databasesv1.RoleUnknown, State: "Unreachable", Ready: i.Pod.Ready && !i.Pod.Terminating}
 	if i.Node != nil {
 		out.Node = i.Node.Name
@@ -174,8 +212,7 @@ func readyCondition(v View, d Decision, f Facts) metav1.Condition {
 	if f.Failed != nil && v.Config == nil {
 		return no(f.Failed.Reason, f.Failed.Message)
 	}
-	p := v.primary()
-	if p == nil || !p.Pod.Ready {
+	if p := v.serving(); p == nil || !p.Pod.Ready {
 		for i := range v.Instances {
 			if s := v.Instances[i].Status; s != nil && s.State == instanceapi.StateFailed && v.Cluster.Status.SystemIdentifier == "" {
 				return no(databasesv1.ReasonBootstrapFailed, s.Message)
@@ -258,8 +295,13 @@ func failoverReady(v View, d Decision) metav1.Condition {
 		return no(databasesv1.ReasonSuspended, "the cluster is suspended")
 	case v.declared() == 1:
 		return no(databasesv1.ReasonSingleInstance, "there is one instance: raise spec.replicas to have a standby")
-	case v.primary() == nil:
+	case v.serving() == nil:
 		return no(databasesv1.ReasonNoPrimary, "no instance accepts writes")
+	case v.primary() == nil:
+		if before := meta.FindStatusCondition(v.Cluster.Status.Conditions, databasesv1.ConditionFailoverReady); before != nil {
+			return *before // who streams from it is not known this time
+		}
+		return no(databasesv1.ReasonNoPrimary, "the primary does not answer")
 	case v.Record.Async:
 		if v.successor(nil) == nil {
 			return no(databasesv1.ReasonReplicationLag, "no standby has caught up")
@@ -282,7 +324,8 @@ func quorumMissing(v View, q election.Quorum) string {
 	}
 	need, up := len(q.Standbys)-q.Num+1, 0
 	for _, name := range q.Standbys {
-		if i := v.find(name); i != nil && v.healthy(i) {
+		i := v.find(name)
+		if i != nil && (v.healthy(i) || (i.Status == nil && v.quiet(i) && i.Pod.Ready && v.standby(name) != nil)) {
 			up++
 		}
 	}

@@ -86,12 +86,12 @@ func (v View) useless(i *Instance) bool {
 	if i.Status != nil && (i.Status.State == instanceapi.StateCloning || i.Status.State == instanceapi.StateRewinding) {
 		return false
 	}
-	return v.Now.Sub(i.Pod.ReadySince) >= patience
+	return v.unwellFor(i) >= patience
 }
 
 // halted says that planned work has stopped because of an instance, nil while it may still come up.
 func (v View) halted(i *Instance, why string) *Finding {
-	if i.Pod == nil || (!slices.Contains(hopeless, i.Pod.Waiting) && v.Now.Sub(i.Pod.ReadySince) < patience) {
+	if i.Pod == nil || i.Pod.Terminating || (!slices.Contains(hopeless, i.Pod.Waiting) && v.unwellFor(i) < patience) {
 		return nil
 	}
 	return &Finding{databasesv1.ReasonRolloutHalted, fmt.Sprintf("the change stopped at %s: %s; correct the cluster's spec, or the instance, and it goes on", i.Name, why)}

@@ -53,6 +53,8 @@ type Instance struct {
 	// Status is the instance's own word; nil when it did not answer, and Silence says why.
 	Status  *instanceapi.Status
 	Silence string
+	// UnwellSince is when the instance was first seen not to do its work, without a break since; zero when that is not known.
+	UnwellSince time.Time
 }
 
 // Pod is what was observed of a pod.
@@ -214,6 +216,29 @@ func (v View) unhealthy(i *Instance) string {
 		return "it has not caught up with the primary"
 	}
 	return ""
+}
+
+// unwellFor is how long an instance has not done its work. One answer that is missing is soon over, and not worth a word.
+func (v View) unwellFor(i *Instance) time.Duration {
+	since := i.UnwellSince
+	if i.Pod != nil && !i.Pod.Ready && (since.IsZero() || i.Pod.ReadySince.Before(since)) {
+		since = i.Pod.ReadySince
+	}
+	if since.IsZero() {
+		return 0
+	}
+	return v.Now.Sub(since)
+}
+
+// Unwell are the names of instances that do not do their work.
+func Unwell(v View) []string {
+	var out []string
+	for i := range v.Instances {
+		if !v.healthy(&v.Instances[i]) {
+			out = append(out, v.Instances[i].Name)
+		}
+	}
+	return out
 }
 
 // healthy says whether an instance does its work.
