@@ -41,7 +41,15 @@ func New(o Options) *Client {
 	}
 	c := &Client{opts: o}
 	c.main = newSession(func(ctx context.Context) (*pgconn.PgConn, error) {
-		return c.connect(ctx, "postgres", own, nil)
+		conn, err := c.connect(ctx, "postgres", own, nil)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := conn.Prepare(ctx, observeStatement, observeSQL, nil); err != nil {
+			_ = closeConn(ctx, conn)
+			return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+		}
+		return conn, nil
 	})
 	c.identity = newSession(func(ctx context.Context) (*pgconn.PgConn, error) {
 		return c.connect(ctx, "", own, map[string]string{"replication": "true"})
@@ -84,6 +92,7 @@ var own = merged(quiet, map[string]string{
 	"default_transaction_isolation":       "read committed",
 	"client_min_messages":                 "warning",
 	"jit":                                 "off",
+	"plan_cache_mode":                     "force_generic_plan",
 })
 
 func merged(a, b map[string]string) map[string]string {

@@ -45,6 +45,9 @@ SELECT json_build_object(
  'configLoaded', pg_conf_load_time())
 FROM rec`
 
+// observeStatement is the name that observeSQL is prepared by when the connection is made: planning it takes longer than running it.
+const observeStatement = "kumki_observe"
+
 // answer is the row of observeSQL.
 type answer struct {
 	InRecovery       bool
@@ -82,12 +85,16 @@ type answer struct {
 func (c *Client) Observe(ctx context.Context) (Observation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	out, err := c.main.query(ctx, observeSQL, array(postgres.StandbyMustMatch), applicationName)
-	if err != nil {
-		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
-	}
 	var a answer
-	if err := json.Unmarshal([]byte(out[0][0]), &a); err != nil {
+	err := c.main.do(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		args := [][]byte{[]byte(array(postgres.StandbyMustMatch)), []byte(applicationName)}
+		res := conn.ExecPrepared(ctx, observeStatement, args, nil, nil).Read()
+		if res.Err != nil {
+			return res.Err
+		}
+		return json.Unmarshal(res.Rows[0][0], &a)
+	})
+	if err != nil {
 		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
 	}
 	o := a.observation()
