@@ -20,6 +20,9 @@ const (
 // not run yet; what counts is that none of those that answer has data.
 const bootstrapWait = 3 * time.Second
 
+// lostTerms is how many terms are passed over when the record is lost: it may have had later ones than anybody remembers.
+const lostTerms = 1000
+
 // campaign is one candidacy for one version of the Lease.
 type campaign struct {
 	active  bool
@@ -90,7 +93,14 @@ func (c *Core) run(now time.Duration, kind campaignKind, vacancy string) {
 // electionTerm is a term that nobody can have used: higher than the record's and than what was promised before this process started.
 // A term that was sealed for since then is good for another try: seals are for a term, not for a candidate.
 func (c *Core) electionTerm() int64 {
-	return max(c.floor+1, c.promised, c.camp.heard+1)
+	next := c.floor + 1
+	if c.camp.kind == campaignRecover {
+		next += lostTerms
+	}
+	if c.promised > c.floor {
+		next = max(next, c.promised)
+	}
+	return max(next, c.camp.heard+1)
 }
 
 // canvass asks the others for their seals.

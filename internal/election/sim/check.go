@@ -35,11 +35,14 @@ func (w *world) checkPrimary(n *node, term int64) {
 	if w.terms[term] != n.uid {
 		w.violate("%s leads under term %d, which is %q's", n.name, term, w.terms[term])
 	}
+	if w.unfenced && term < w.leaderTerm {
+		return // a promotion that came late; what counts is that it acknowledges nothing
+	}
 	if term < w.leaderTerm {
 		w.violate("%s leads under term %d after %d", n.name, term, w.leaderTerm)
 	}
 	for _, m := range w.nodes {
-		if m != n && (m.pg.state == primary || m.pg.state == ending) && !m.pg.excused && m.haltedUntil <= w.now {
+		if !w.unfenced && m != n && (m.pg.state == primary || m.pg.state == ending) && !m.pg.excused && m.haltedUntil <= w.now {
 			w.violate("%s and %s are both primaries", n.name, m.name)
 		}
 	}
@@ -84,12 +87,15 @@ func (w *world) checkWrite(n *node, r *election.Record) {
 	n.wroteAsync = r.Async
 }
 
-// checkTimeline: n is about to begin a timeline.
+// checkTimeline: n is about to begin a timeline. No other of that number may exist.
 func (w *world) checkTimeline(n *node, id uint32) {
-	if w.timelines[id] {
-		w.violate("%s begins timeline %d, which another primary began", n.name, id)
+	for _, m := range w.nodes {
+		for b := m.vol.branch; b != nil; b = b.parent {
+			if b.id == id {
+				w.violate("%s begins timeline %d, which %s has already", n.name, id, m.name)
+			}
+		}
 	}
-	w.timelines[id] = true
 }
 
 // checkInit: n is about to make a new database.

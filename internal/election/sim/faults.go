@@ -29,9 +29,13 @@ func (w *world) runRandom() {
 	if w.violation != nil {
 		return
 	}
-	w.heal()
 	since := time.Duration(0)
-	w.runUntil(w.now+quiet, func() bool {
+	patience := quiet
+	if r := w.store.record.Released; w.cfg.Suspended || r != nil && r.Suspended {
+		patience *= 2 // whoever did not lead last waits for an older configuration to be gone
+	}
+	w.heal()
+	w.runUntil(w.now+patience, func() bool {
 		if !w.healthy() {
 			since = 0
 			return false
@@ -42,7 +46,7 @@ func (w *world) runRandom() {
 		return w.now-since > 3*time.Second
 	})
 	if w.violation == nil && !w.healthy() && w.recoverable() {
-		w.violate("the cluster is not back %s after the last fault", quiet)
+		w.violate("the cluster is not back %s after the last fault", patience)
 	}
 }
 
@@ -56,6 +60,9 @@ func (w *world) draw() {
 	count := []int{1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 4, 5, 5}[w.rng.IntN(15)]
 	c := election.Config{Num: 1, MaxLag: 1000, Bootstrap: true, Timing: election.DefaultTiming()}
 	c.Durability = []election.Durability{election.Preferred, election.Preferred, election.Required, election.Asynchronous}[w.rng.IntN(4)]
+	if w.unfenced && c.Durability == election.Asynchronous {
+		c.Durability = election.Preferred
+	}
 	if count == 1 && c.Durability == election.Required {
 		c.Durability = election.Preferred
 	}
@@ -148,7 +155,9 @@ func (w *world) fault() {
 func (w *world) rare(d time.Duration) {
 	switch w.rng.IntN(3) {
 	case 0:
-		w.deleteLease()
+		if !w.unfenced { // without a fence a holder that missed its successor would write the record again
+			w.deleteLease()
+		}
 	case 1:
 		w.suspend(d)
 	case 2:
@@ -163,7 +172,7 @@ func (w *world) reconfigure(time.Duration) {
 	switch w.rng.IntN(3) {
 	case 0:
 		to := []election.Durability{election.Preferred, election.Required, election.Asynchronous}[w.rng.IntN(3)]
-		if to == election.Required && len(w.cfg.Members) <= w.cfg.Num {
+		if to == election.Required && len(w.cfg.Members) <= w.cfg.Num || to == election.Asynchronous && w.unfenced {
 			return
 		}
 		w.logf("durability %s", to)
@@ -188,7 +197,11 @@ func (w *world) scaleUp() {
 func (w *world) scaleDown() {
 	last := len(w.cfg.Members) - 1
 	n := w.byName(w.cfg.Members[last])
-	if last < 1 || w.store.record.Holder == n.name || w.cfg.Durability == election.Required && last <= w.cfg.Num {
+	h := w.byName(w.store.record.Holder)
+	if h == nil || h.pg.state != primary {
+		return // the operator takes no member away while nobody leads
+	}
+	if last < 1 || h == n || w.cfg.Durability == election.Required && last <= w.cfg.Num {
 		return
 	}
 	w.logf("%s is removed", n.name)

@@ -40,6 +40,7 @@ type node struct {
 	every    time.Duration // of ticks
 	localAt  time.Duration
 	fencing  bool
+	sealing  int64 // newest seal that was asked for, 0: none
 
 	wroteAsync bool // the record that it wrote last makes no claim
 }
@@ -256,7 +257,11 @@ func (n *node) seal(term int64) {
 		d += w.between(50*time.Millisecond, 500*time.Millisecond) // WAL is read to the end
 	}
 	n.pg.follow = nil // no new connection from now on
+	n.sealing = term
 	n.job(d, func() {
+		if n.sealing != term {
+			return
+		}
 		if n.pg.state == primary || n.pg.state == ending {
 			w.violate("%s was asked to seal while PostgreSQL is a primary", n.name)
 			return

@@ -145,6 +145,7 @@ func (n *node) follow(e election.EffectFollow) {
 		return
 	}
 	n.promise(e.Term)
+	n.sealing = 0
 	n.disconnect()
 	n.pg.follow, n.pg.followTerm = &e, e.Term
 	n.pg.busy = false
@@ -359,7 +360,7 @@ func (n *node) setSync(q election.Quorum) {
 func (n *node) lead(term int64, timeline uint32, sync election.Quorum, init bool) {
 	w := n.w
 	n.disconnect()
-	n.pg.follow = nil
+	n.pg.follow, n.sealing = nil, 0
 	gen := n.pg.gen
 	n.job(w.between(50*time.Millisecond, 1200*time.Millisecond), func() {
 		if n.fencing || n.guardAt == 0 || n.local() >= n.guardAt {
@@ -380,7 +381,6 @@ func (n *node) makePrimary(term int64, timeline uint32, sync election.Quorum, in
 	case init:
 		w.checkInit(n)
 		v.data, v.system, v.branch, v.lsn = true, fmt.Sprint("sys", w.inits), &branch{id: 1}, 100
-		w.timelines[1] = true
 	case v.standby:
 		id := max(v.branch.id+1, timeline)
 		w.checkTimeline(n, id)

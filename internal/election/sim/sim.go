@@ -26,7 +26,9 @@ type Options struct {
 	New     NewMachine // nil: election.New
 	Trace   io.Writer  // nil: no transcript
 	Script  *Script    // nil: faults at random
-	EndTime time.Duration
+	// Unfenced: the core never fences itself. Synchronous replication must not lose anything even so, since seals stop a primary
+	// from acknowledging; that there are two primaries for a while is tolerated then.
+	Unfenced bool
 }
 
 // Result of a run.
@@ -60,6 +62,8 @@ type world struct {
 	end   time.Duration // of the faults
 	queue queue
 	make  NewMachine
+
+	unfenced bool
 	trace io.Writer
 
 	net   network
@@ -68,7 +72,6 @@ type world struct {
 	cfg   election.Config // as the operator wants it; Self is filled in for each
 
 	commits    []commit
-	timelines  map[uint32]bool
 	terms      map[int64]string // holder of each term
 	maxTerm    int64
 	wiped      bool // a volume was lost
@@ -91,8 +94,8 @@ type network struct {
 
 func newWorld(o Options) *world {
 	w := &world{
-		rng: rand.New(rand.NewPCG(o.Seed, 0x6b756d6b69)), make: o.New, trace: o.Trace, now: time.Second,
-		timelines: map[uint32]bool{}, terms: map[int64]string{}, leaderNode: -1,
+		rng: rand.New(rand.NewPCG(o.Seed, 0x6b756d6b69)), make: o.New, trace: o.Trace, unfenced: o.Unfenced, now: time.Second,
+		terms: map[int64]string{}, leaderNode: -1,
 	}
 	if w.make == nil {
 		w.make = func(cfg election.Config, promised int64) Machine { return election.New(cfg, promised) }
