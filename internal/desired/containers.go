@@ -29,6 +29,10 @@ const (
 // pathToken is where Kubernetes' client libraries look.
 const pathToken = "/var/run/secrets/kubernetes.io/serviceaccount"
 
+// pathTarget is where the init container finds the volume that the database container has at naming.PathBin: in the operator's image
+// /kumki is a file.
+const pathTarget = "/target"
+
 // modeSecret lets the pod's group read: the files belong to root and the fsGroup. The manager hands PostgreSQL copies with mode 0600.
 const modeSecret int32 = 0o440
 
@@ -38,11 +42,11 @@ func installContainer(in Input) corev1.Container {
 		Image:           in.OperatorImage,
 		ImagePullPolicy: in.Cluster.Spec.ImagePullPolicy,
 		Command:         []string{"/kumki"},
-		Args:            []string{"install"},
+		Args:            []string{"install", "--target", pathTarget},
 		// The same as the database's: the pod's sum is the greater of the two, and equal limits keep the class Guaranteed.
 		Resources:       resources(in),
 		SecurityContext: containerSecurity(),
-		VolumeMounts:    []corev1.VolumeMount{{Name: volumeBin, MountPath: naming.PathBin}},
+		VolumeMounts:    []corev1.VolumeMount{{Name: volumeBin, MountPath: pathTarget}},
 	}
 }
 
