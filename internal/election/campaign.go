@@ -170,6 +170,9 @@ func (c *Core) standing(now time.Duration) Standing {
 		s.Bound = s.Bound || v.bound
 	}
 	for _, m := range k.voters {
+		if m == s.Record.Holder && k.vacancy != vacantReleased {
+			continue // it is gone; it need not answer
+		}
 		s.Answered = s.Answered && slices.ContainsFunc(s.Seals, func(t Seal) bool { return t.Member == m })
 	}
 	s.WaitOver = k.sealedAt != 0 && now-k.sealedAt >= c.cfg.Timing.AsyncSealWait

@@ -52,6 +52,8 @@ type Core struct {
 	noticeAt     time.Duration // last message to a leader of too low a term
 	// release to write once PostgreSQL is down; nil: none was decided.
 	release *Release
+	// leaving: this process is about to end.
+	leaving bool
 	// failedAt is when this instance last failed to lead, 0: never.
 	failedAt time.Duration
 	// configuredAt is when Suspended last went away.

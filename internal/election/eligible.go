@@ -17,7 +17,7 @@ type Standing struct {
 	Self   string
 	// Seals for the candidate's term, its own among them.
 	Seals []Seal
-	// Answered: every member of the record or the configuration sealed. WaitOver: AsyncSealWait passed.
+	// Answered: every member of the record or the configuration sealed, but for a holder that is gone. WaitOver: AsyncSealWait passed.
 	Answered, WaitOver bool
 	// Bound: a member is bound to the old primary by a promise.
 	Bound  bool

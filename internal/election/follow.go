@@ -65,7 +65,7 @@ func (c *Core) unfollow() { c.followedUID, c.followedTerm = "", 0 }
 // ownLease: the lease is this instance's, and PostgreSQL is down. It leads again at once when nobody else could have every commit;
 // else it lets go first.
 func (c *Core) ownLease(now time.Duration, vacancy string) {
-	if c.release == nil && !c.cfg.Suspended && !c.givesWay() && c.canLead() {
+	if c.release == nil && !c.cfg.Suspended && !c.leaving && !c.givesWay() && c.canLead() {
 		if c.failedAt != 0 && now-c.failedAt < c.cfg.Timing.HandoverWait {
 			c.rest("PostgreSQL could not be made the primary; trying again in a moment")
 			return
@@ -147,6 +147,8 @@ func (c *Core) seek(now time.Duration, vacancy string) {
 		c.say(PhaseSuspended, "the cluster is suspended")
 	case !slices.Contains(c.cfg.Members, c.cfg.Self):
 		c.rest("this instance is no member any more")
+	case c.leaving:
+		c.rest("this process is about to end")
 	case c.isBound(now):
 		c.rest("promised to the primary not to take part")
 	case vacancy == vacantNoRecord:
@@ -179,7 +181,7 @@ func (c *Core) seekLast(now time.Duration, vacancy string) {
 	case len(others(r, &c.cfg)) == 0, released != nil && released.Suspended:
 	case released != nil && released.AcceptLoss:
 		wait = suspendLeases * t.LeaseDuration
-	case released != nil && released.Clean:
+	case released != nil && released.Clean && (released.To != "" || !r.PrimaryOnly()):
 		wait = t.HandoverWait + t.YieldToBetter
 	case c.givesWay():
 		wait = t.HandoverWait

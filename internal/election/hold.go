@@ -129,8 +129,8 @@ func (c *Core) onPromoted(now time.Duration, at Position) {
 
 // advanceHolder renews the lease and keeps its record true.
 func (c *Core) advanceHolder(now time.Duration) {
-	if c.cfg.Suspended && c.role == leading {
-		c.onHandover(EventHandover{Suspend: true})
+	if c.role == leading && (c.cfg.Suspended || c.leaving) {
+		c.onHandover(EventHandover{Suspend: c.cfg.Suspended})
 	}
 	c.raise()
 	c.askPromises(now)
@@ -196,12 +196,13 @@ func (c *Core) onPromised(term int64) {
 }
 
 func (c *Core) onHandover(e EventHandover) {
+	c.leaving = c.leaving || e.Leaving
 	if c.role != leading {
 		return
 	}
 	to := ""
 	if !e.Suspend {
-		if to = c.successor(e.To); to == "" {
+		if to = c.successor(e.To); to == "" && !c.leaving {
 			return
 		}
 	}

@@ -10,7 +10,9 @@ import (
 
 // violation runs seeds until one breaks an invariant, for a core without the parts.
 func violation(unfenced bool, runs uint64, parts ...string) (uint64, error) {
-	weak := func(cfg election.Config, promised int64) sim.Machine { return election.NewWeak(cfg, promised, parts...) }
+	weak := func(cfg election.Config, promised int64) sim.Machine {
+		return election.NewWeak(cfg, promised, parts...)
+	}
 	for seed := uint64(1); seed <= runs; seed++ {
 		if r := sim.Run(sim.Options{Seed: seed, New: weak, Unfenced: unfenced}); r.Violation != nil {
 			return seed, r.Violation

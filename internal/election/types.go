@@ -235,10 +235,11 @@ type (
 	EventPromoted struct{ Position Position }
 	// EventPromoteFailed answers EffectPromote and EffectLead.
 	EventPromoteFailed struct{ Reason string }
-	// EventHandover asks the holder to hand over, To may be empty. Suspend: nobody shall follow.
+	// EventHandover asks the holder to hand over, To may be empty; it is passed over when no standby can follow. Suspend: nobody shall
+	// follow. Leaving: this process is about to end; it stops and lets go even if nobody can follow, and takes no part any more.
 	EventHandover struct {
-		To      string
-		Suspend bool
+		To               string
+		Suspend, Leaving bool
 	}
 	// EventStopped answers EffectStop. Clean: shut down, End is the end of WAL.
 	EventStopped struct {

@@ -116,7 +116,7 @@ func (w *world) tell(n *node, after time.Duration) {
 func (w *world) fault() {
 	n := w.victim()
 	for_ := w.between(500*time.Millisecond, 25*time.Second)
-	switch w.rng.IntN(22) {
+	switch w.rng.IntN(24) {
 	case 0, 1:
 		w.crash(n, for_/3, false, false)
 	case 2, 3:
@@ -145,7 +145,9 @@ func (w *world) fault() {
 		w.rare(for_)
 	case 20:
 		w.reconfigure(for_)
-	case 21:
+	case 21, 22:
+		w.terminate(n, for_/3)
+	case 23:
 		w.crash(n, for_/8, false, false)
 		w.crash(w.victim(), for_/8, false, false)
 	}
@@ -250,6 +252,25 @@ func (w *world) crash(n *node, d time.Duration, newPod, wipe bool) {
 			n.newPod()
 		}
 		n.start()
+	})
+}
+
+// terminate deletes a pod in order: it is told, and has some time.
+func (w *world) terminate(n *node, d time.Duration) {
+	if !n.up || n.gone {
+		return
+	}
+	w.logf("%s is asked to end", n.name)
+	epoch := n.epoch
+	n.feed(epoch, election.EventHandover{Leaving: true})
+	grace := w.between(200*time.Millisecond, 6*time.Second)
+	if w.net.calm {
+		grace = 2 * time.Second
+	}
+	w.after(grace, func() {
+		if n.alive(epoch) {
+			w.crash(n, d, true, false)
+		}
 	})
 }
 

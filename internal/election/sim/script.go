@@ -33,6 +33,9 @@ func (s *Stage) Crash(name string, d time.Duration, newPod, wipe bool) {
 	s.w.crash(s.w.byName(name), d, newPod, wipe)
 }
 
+// Terminate deletes the pod of an instance; another one comes d after it ended.
+func (s *Stage) Terminate(name string, d time.Duration) { s.w.terminate(s.w.byName(name), d) }
+
 // CrashPostgres ends the postmaster of an instance.
 func (s *Stage) CrashPostgres(name string) { s.w.crashPostgres(s.w.byName(name)) }
 

@@ -22,10 +22,10 @@ type NewMachine func(cfg election.Config, promised int64) Machine
 
 // Options of a run.
 type Options struct {
-	Seed    uint64
-	New     NewMachine // nil: election.New
-	Trace   io.Writer  // nil: no transcript
-	Script  *Script    // nil: faults at random
+	Seed   uint64
+	New    NewMachine // nil: election.New
+	Trace  io.Writer  // nil: no transcript
+	Script *Script    // nil: faults at random
 	// Unfenced: the core never fences itself. Synchronous replication must not lose anything even so, since seals stop a primary
 	// from acknowledging; that there are two primaries for a while is tolerated then.
 	Unfenced bool
@@ -64,7 +64,7 @@ type world struct {
 	make  NewMachine
 
 	unfenced bool
-	trace io.Writer
+	trace    io.Writer
 
 	net   network
 	store store
