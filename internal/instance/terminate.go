@@ -30,7 +30,7 @@ func (m *Manager) terminate() {
 				m.kill("the pod was deleted by force: there is no time for a hand-over")
 				return
 			}
-			m.step(election.EventHandover{})
+			m.step(election.EventHandover{Leaving: true})
 		}
 	})
 }
