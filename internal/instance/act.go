@@ -146,6 +146,10 @@ func (m *Manager) seal(e election.EffectSeal) {
 		if pm != nil && !running && ok {
 			m.down()
 		}
+		if errors.Is(err, pgproc.ErrWALMissing) { // it never acknowledged anything since it was copied
+			m.unfit, err = true, nil
+			m.tellLocal()
+		}
 		if err != nil {
 			return // the effect stays; the next beat tries again
 		}

@@ -209,9 +209,8 @@ func (m *Manager) clone(leader *instanceapi.Member, replace bool) {
 		}
 		m.metrics.clones.Inc()
 		r.hint, r.rewinds, r.delay, m.failure = "", 0, 0, ""
-		m.identity.dir = ""
-		m.observed.floor.LSN = 0
-		m.observed.floor.Timeline = 0
+		m.identity.dir, m.unfit = "", false
+		m.observed = observation{}
 	})
 }
 
@@ -261,7 +260,7 @@ func (m *Manager) rewind(g pgproc.Generation, leader *instanceapi.Member) {
 func (m *Manager) rewound(leader *instanceapi.Member, err error, impossible bool) {
 	r := &m.repair
 	r.what = ""
-	m.observed.floor.LSN, m.observed.floor.Timeline = 0, 0
+	m.observed, m.unfit = observation{}, false
 	switch {
 	case err == nil:
 		m.metrics.rewinds.Inc()

@@ -100,7 +100,7 @@ func (m *Manager) down() {
 	if m.sql != nil {
 		m.sql.Close()
 	}
-	m.pm, m.sql = nil, nil
+	m.pm, m.sql, m.unfit = nil, nil, false
 	m.observed = observation{}
 	m.settings.applied = ""
 }

@@ -139,7 +139,7 @@ func (m *Manager) startPrimary(ctx context.Context, files setup, l *leadership) 
 // launch starts a server with the files that are in place and, if asked to, waits until it accepts connections.
 func (m *Manager) launch(ctx context.Context, g pgproc.Generation, files setup, ready bool) (*started, error) {
 	floor, err := m.programs.LastWAL(ctx, g.Dir)
-	if err != nil {
+	if err != nil && (ready || !errors.Is(err, pgproc.ErrWALMissing)) {
 		return nil, err
 	}
 	pm, err := m.programs.Start(pgproc.StartOptions{Dir: g.Dir, Root: m.volume.Root, Settings: files.commandLine(), Volume: m.volume})

@@ -73,6 +73,7 @@ type Manager struct {
 	stoppingSince time.Duration
 	identity      identity
 	examineAt     time.Duration
+	unfit         bool // the data needs WAL that is only at the leader: a copy or a rewind that has not caught up yet
 	gateOpen      bool // the own pod's status tells of this container
 	reading       bool
 	serial        string

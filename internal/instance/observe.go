@@ -2,6 +2,7 @@ package instance
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kumki-dev/kumki/internal/election"
@@ -99,7 +100,7 @@ func (m *Manager) seen(seen pgsql.Observation, err error) {
 		}
 		return
 	}
-	o.Observation, o.ok, o.failing = seen, true, 0
+	o.Observation, o.ok, o.failing, m.unfit = seen, true, 0, false
 	if o.streaming() {
 		o.streamed = m.now()
 	}
@@ -111,7 +112,7 @@ func (m *Manager) seen(seen pgsql.Observation, err error) {
 func (m *Manager) tellLocal() {
 	g, ok, err := m.volume.Current()
 	local := election.Local{
-		HasData: ok, NeedsRepair: err != nil || g.Incomplete != "", SystemIdentifier: m.systemIdentifier(g, ok),
+		HasData: ok, NeedsRepair: err != nil || g.Incomplete != "" || m.unfit, SystemIdentifier: m.systemIdentifier(g, ok),
 	}
 	if m.pm != nil && m.observed.ok {
 		local.Running = m.observed.failing == 0
@@ -143,7 +144,7 @@ func (m *Manager) systemIdentifier(g pgproc.Generation, ok bool) string {
 // It says whether there was something to read.
 func (m *Manager) examine() bool {
 	g, ok := m.generation()
-	if !ok || m.pm != nil || (m.identity.dir == g.Dir && m.observed.floor.LSN != 0) || m.now() < m.examineAt {
+	if !ok || m.pm != nil || (m.identity.dir == g.Dir && (m.observed.floor.LSN != 0 || m.unfit)) || m.now() < m.examineAt {
 		return false
 	}
 	var system string
@@ -163,7 +164,7 @@ func (m *Manager) examine() bool {
 			m.identity = identity{g.Dir, system}
 		}
 		m.observed.floor = end
-		if err != nil {
+		if m.unfit = errors.Is(err, pgproc.ErrWALMissing); err != nil && !m.unfit {
 			m.fail("the data directory cannot be read: %v", err)
 			m.examineAt = m.now() + 5*time.Second
 		}

@@ -39,7 +39,7 @@ func (p *Programs) LastWAL(ctx context.Context, dir string) (election.Position, 
 		return election.Position{}, fmt.Errorf("end of the WAL of %s: %w", dir, err)
 	}
 	if end.LSN < uint64(control.MinRecoveryEnd) {
-		return election.Position{}, fmt.Errorf("the WAL of %s ends at %v, before %v, which the data needs: WAL files are missing; clone it",
+		return election.Position{}, fmt.Errorf("%w: the WAL of %s ends at %v, before %v, which the data needs", ErrWALMissing,
 			dir, postgres.LSN(end.LSN), control.MinRecoveryEnd)
 	}
 	return election.Position{Timeline: end.Timeline, LSN: end.LSN}, nil

@@ -25,7 +25,9 @@ const (
 
 // Errors of volumes.
 var (
-	ErrNotEmpty     = errors.New("the data volume is not empty")
+	ErrNotEmpty = errors.New("the data volume is not empty")
+	// ErrWALMissing: the data needs WAL beyond what is there, as a copy does until it has streamed from its source.
+	ErrWALMissing   = errors.New("WAL is missing")
 	ErrIncomplete   = errors.New("the data directory is incomplete")
 	ErrLocked       = errors.New("another instance manager uses the data volume")
 	ErrSameTimeline = errors.New("the target is on the source's timeline: no rewind is needed")
