@@ -200,6 +200,7 @@ func (m *Manager) applySettings() {
 	}
 	want := m.setup(r)
 	if want.key() == m.settings.applied {
+		m.sameFiles(want.cfg)
 		return
 	}
 	g, ok := m.generation()
@@ -259,6 +260,16 @@ func (m *Manager) settingsApplied(want setup, refused *instanceapi.ConfigError, 
 		m.took(want.cfg)
 		m.log.Info("the configuration is in force", "hash", m.settings.hash)
 	}
+}
+
+// sameFiles: the configuration changed in something that is not in PostgreSQL's files, so it is in force already.
+func (m *Manager) sameFiles(cfg *config) {
+	if cfg.hash == m.settings.hash {
+		return
+	}
+	m.settings.hash = cfg.hash
+	m.observedAt = 0
+	m.took(cfg)
 }
 
 // took remembers a configuration that PostgreSQL accepted.

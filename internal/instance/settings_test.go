@@ -9,6 +9,7 @@ import (
 
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
+	"github.com/kumki-dev/kumki/internal/pgproc"
 )
 
 func testSetup(r role) setup {
@@ -112,5 +113,20 @@ func TestHints(t *testing.T) {
 		if got := hintOf(message); got != want {
 			t.Errorf("%q: %q, want %q", message, got, want)
 		}
+	}
+}
+
+func TestConfigurationWithTheSameFilesIsInForceAtOnce(t *testing.T) {
+	m := testManager(t)
+	m.cfg = &config{hash: "old", Config: instanceapi.Config{MajorVersion: 15}}
+	m.settings.hash, m.settings.applied = "old", m.setup(role{}).key()
+	m.cfg = &config{hash: "new", Config: instanceapi.Config{MajorVersion: 15, SystemIdentifier: "7"}}
+	m.pm, m.observed.ok = &pgproc.Postmaster{}, true
+	m.applySettings()
+	if m.job != nil {
+		t.Fatal("PostgreSQL is reloaded, although its files stay the same")
+	}
+	if m.settings.hash != "new" {
+		t.Fatalf("the configuration in force is %q, want the new one: the operator waits for it", m.settings.hash)
 	}
 }
