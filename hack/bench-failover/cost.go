@@ -180,37 +180,44 @@ func writes(m *dto.Metric) bool {
 	return false
 }
 
-// instanceWrites counts the changes that come in within the window.
+// instanceWrites counts the changes within the window.
 func (b *bench) instanceWrites(ctx context.Context, window time.Duration) (int, error) {
-	leases, err := b.watch(ctx, &coordinationv1.LeaseList{}, naming.Lease(b.postgres.Name))
+	ctx, cancel := context.WithTimeout(ctx, window)
+	defer cancel()
+	leases, err := b.changes(ctx, &coordinationv1.LeaseList{}, naming.Lease(b.postgres.Name))
 	if err != nil {
 		return 0, err
 	}
-	defer leases.Stop()
-	services, err := b.watch(ctx, &corev1.ServiceList{}, naming.ServiceRW(b.postgres.Name))
+	services, err := b.changes(ctx, &corev1.ServiceList{}, naming.ServiceRW(b.postgres.Name))
 	if err != nil {
 		return 0, err
 	}
-	defer services.Stop()
-	n, end := 0, time.NewTimer(window)
-	defer end.Stop()
-	for {
-		var event watch.Event
-		var open bool
-		select {
-		case <-end.C:
-			return n, nil
-		case event, open = <-leases.ResultChan():
-		case event, open = <-services.ResultChan():
-		}
-		if !open {
-			return 0, errors.New("the API server ended a watch: try again")
-		}
-		// What is there already comes first, as added.
-		if event.Type != watch.Added && event.Type != watch.Bookmark {
-			n++
-		}
+	return <-leases + <-services, nil
+}
+
+// changes counts the versions of one object until ctx ends. A watch that the API server ends is begun anew.
+func (b *bench) changes(ctx context.Context, list client.ObjectList, name string) (<-chan int, error) {
+	w, err := b.watch(ctx, list, name)
+	if err != nil {
+		return nil, err
 	}
+	counted := make(chan int, 1)
+	go func() {
+		versions := map[string]bool{}
+		for {
+			for event := range w.ResultChan() {
+				if object, ok := event.Object.(client.Object); ok && event.Type != watch.Bookmark {
+					versions[object.GetResourceVersion()] = true
+				}
+			}
+			w.Stop()
+			if w, err = b.watch(ctx, list, name); err != nil {
+				counted <- max(0, len(versions)-1) // the first is what was there
+				return
+			}
+		}
+	}()
+	return counted, nil
 }
 
 func (b *bench) watch(ctx context.Context, list client.ObjectList, name string) (watch.Interface, error) {
