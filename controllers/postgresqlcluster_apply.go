@@ -179,8 +179,8 @@ func (p *pass) applyObjects(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, change := range p.certs.Changes {
-		p.event(eventCertificates, "%s", change)
+	if len(p.certs.Changes) > 0 {
+		p.event(eventCertificates, "%s", strings.Join(p.certs.Changes, "; "))
 	}
 	return p.deleteSurplus(ctx)
 }

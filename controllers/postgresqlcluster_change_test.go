@@ -51,7 +51,7 @@ var _ = Describe("A change", func() {
 			"gone pg-2", "pod pg-2", "gone pg-1", "pod pg-1", "handover pg-0 pg-1", "gone pg-0", "pod pg-0",
 		}))
 		Expect(s.get(ctx).Status.Primary).To(Equal("pg-1"))
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("of the pod template stops at an instance that does not come up, and goes on when corrected", func(ctx SpecContext) {
 		s := created(ctx, nil)
@@ -65,7 +65,7 @@ var _ = Describe("A change", func() {
 		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Image = "" })
 		s.settles(ctx)
 		Expect(s.world.did()).To(Equal([]string{"gone pg-2", "pod pg-2"}), "the others were never replaced")
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("of the restart annotation restarts every pod of a single instance too", func(ctx SpecContext) {
 		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
@@ -76,7 +76,7 @@ var _ = Describe("A change", func() {
 		}).Should(Equal("now"))
 		Eventually(s.world.did).Should(ContainElement("pod pg-0"))
 		s.settles(ctx)
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("of a raised parameter restarts standbys, hands over, and leaves no instance waiting", func(ctx SpecContext) {
 		s := created(ctx, nil)
@@ -95,7 +95,7 @@ var _ = Describe("A change", func() {
 		Eventually(s.world.seen).Should(HaveLen(3))
 		s.settles(ctx)
 		Expect(s.world.did()).To(Equal([]string{"restart pg-1", "restart pg-2", "restart pg-0"}))
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("of an owned parameter is refused, and the last good configuration stays", func(ctx SpecContext) {
 		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) {
@@ -116,7 +116,7 @@ var _ = Describe("A change", func() {
 		s.condition(ctx, databasesv1.ConditionConfigurationValid, metav1.ConditionTrue, databasesv1.ReasonValid)
 		s.settles(ctx)
 		Expect(object(ctx, s, naming.ConfigMap(s.Name), &corev1.ConfigMap{}).Data[naming.KeyConfig]).To(ContainSubstring(`"work_mem": "9MB"`))
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("of the major version is refused", func(ctx SpecContext) {
 		s := created(ctx, nil)
@@ -124,7 +124,7 @@ var _ = Describe("A change", func() {
 		message := s.condition(ctx, databasesv1.ConditionConfigurationValid, metav1.ConditionFalse, databasesv1.ReasonVersionChange)
 		Expect(message).To(ContainSubstring("17"))
 		Expect(object(ctx, s, s.Name, &appsv1.StatefulSet{}).Spec.Template.Spec.Containers[0].Image).To(Equal("postgres:17"))
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 })
 
 var _ = Describe("Scaling", func() {
@@ -143,7 +143,7 @@ var _ = Describe("Scaling", func() {
 		s.settles(ctx)
 		Expect(s.get(ctx).Status.Replicas).To(BeEquivalentTo(2))
 		Expect(exists(ctx, s, "data-pg-2", &corev1.PersistentVolumeClaim{})).To(BeTrue(), "the default policy keeps volumes")
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("down hands over first when the primary would go, and takes volumes away when told so", func(ctx SpecContext) {
 		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = databasesv1.ReclaimDelete })
@@ -161,7 +161,7 @@ var _ = Describe("Scaling", func() {
 			return exists(ctx, s, "data-pg-1", &corev1.PersistentVolumeClaim{}) || exists(ctx, s, "data-pg-2", &corev1.PersistentVolumeClaim{})
 		}).Should(BeFalse())
 		Expect(exists(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{})).To(BeTrue())
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 })
 
 var _ = Describe("Suspension", func() {
@@ -181,7 +181,7 @@ var _ = Describe("Suspension", func() {
 		s.settles(ctx)
 		Expect(s.get(ctx).Status.Ready).To(Equal("2/2"))
 		s.condition(ctx, databasesv1.ConditionSuspended, metav1.ConditionFalse, databasesv1.ReasonActive)
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 })
 
 var _ = Describe("Volumes", func() {
@@ -216,7 +216,7 @@ var _ = Describe("Volumes", func() {
 		s.bind(ctx)
 		s.settles(ctx)
 		Expect(s.world.did()).To(BeEmpty(), "no pod was touched")
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("that cannot grow are told", func(ctx SpecContext) {
 		s := created(ctx, of(class(ctx, false)))
@@ -224,7 +224,7 @@ var _ = Describe("Volumes", func() {
 		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.Size = resource.MustParse("20Gi") })
 		message := s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionTrue, databasesv1.ReasonVolumeNotGrown)
 		Expect(message).To(ContainSubstring("allowVolumeExpansion"))
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("go with the cluster or stay, as the policy says", func(ctx SpecContext) {
 		s := created(ctx, nil)
@@ -241,7 +241,7 @@ var _ = Describe("Volumes", func() {
 		Eventually(func() []metav1.OwnerReference {
 			return object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).OwnerReferences
 		}).Should(BeEmpty())
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 })
 
 // bind gives every claim the capacity that it asks for, as a provisioner does.

@@ -26,7 +26,7 @@ var _ = Describe("A node", func() {
 			names = append(names, node.Name)
 		}
 		key := types.NamespacedName{Namespace: newNamespace(ctx), Name: "pg"}
-		s := &subject{NamespacedName: key, world: pods.of(key)}
+		s := subjectOf(key)
 		s.world.change(func(w *world) { w.nodes = map[string]string{"pg-0": names[0], "pg-1": names[1], "pg-2": names[2]} })
 		Expect(people.Create(ctx, &databasesv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})).To(Succeed())
 		s.settles(ctx)
@@ -50,7 +50,7 @@ var _ = Describe("A node", func() {
 		}
 		Eventually(s.world.primary).Should(Equal("pg-2"), "the node of pg-1 is cordoned too")
 		s.settles(ctx)
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("that is lost for long has its instance replaced, with a new volume", func(ctx SpecContext) {
 		s, names := nodes(ctx)
@@ -75,7 +75,7 @@ var _ = Describe("A node", func() {
 		s.settles(ctx)
 		Expect(s.world.primary()).To(Equal("pg-0"))
 		Expect(object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).DeletionTimestamp).To(BeNil())
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("that is lost keeps the leader's volume, and every volume while nobody leads", func(ctx SpecContext) {
 		s, names := nodes(ctx)
@@ -89,7 +89,7 @@ var _ = Describe("A node", func() {
 				g.Expect(object(ctx, s, name, &corev1.PersistentVolumeClaim{}).DeletionTimestamp).To(BeNil())
 			}
 		}).WithTimeout(4 * time.Second).Should(Succeed())
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 })
 
 var _ = Describe("Deletion", func() {
@@ -104,7 +104,7 @@ var _ = Describe("Deletion", func() {
 		Expect(s.world.did()).To(ContainElement("stopped pg-0"))
 		Expect(object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).OwnerReferences).To(BeEmpty())
 		Expect(exists(ctx, s, naming.Lease(s.Name), lease())).To(BeTrue())
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("with policy Delete leaves volumes to the garbage collector and the leadership record to nobody", func(ctx SpecContext) {
 		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = databasesv1.ReclaimDelete })
@@ -115,7 +115,7 @@ var _ = Describe("Deletion", func() {
 		}).ShouldNot(Succeed())
 		Expect(object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).OwnerReferences).To(ContainElement(HaveField("UID", uid)))
 		Expect(exists(ctx, s, naming.Lease(s.Name), lease())).To(BeFalse())
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("is survived by the identity of the data, which a cluster of the same name takes up", func(ctx SpecContext) {
 		s := created(ctx, nil)
@@ -135,5 +135,5 @@ var _ = Describe("Deletion", func() {
 		s.settles(ctx)
 		Expect(s.get(ctx).Status.SystemIdentifier).To(Equal(before))
 		Expect(s.get(ctx).Status.Term).To(BeNumerically(">", 1))
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 })

@@ -35,7 +35,7 @@ var _ = Describe("The objects of a cluster", func() {
 			}).Should(Succeed())
 		}
 		Expect(object(ctx, s, naming.SecretApp(s.Name), &corev1.Secret{}).Data["password"]).To(Equal(password))
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("keep what others add, and lose what others change of ours", func(ctx SpecContext) {
 		s := created(ctx, nil)
@@ -63,7 +63,7 @@ var _ = Describe("The objects of a cluster", func() {
 			return object(ctx, s, naming.ServiceR(s.Name), &corev1.Service{}).Spec.Ports[0].Port
 		}).Should(BeEquivalentTo(5432))
 		s.settles(ctx)
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("leave the selector of the Service for writes to the leader", func(ctx SpecContext) {
 		s := created(ctx, nil)
@@ -77,20 +77,20 @@ var _ = Describe("The objects of a cluster", func() {
 			g.Expect(got.Spec.Type).To(Equal(corev1.ServiceTypeNodePort))
 			g.Expect(got.Spec.Selector).To(HaveKeyWithValue(naming.LabelPod, s.Name+"-0"))
 		}).Should(Succeed())
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("are not taken from somebody else", func(ctx SpecContext) {
 		namespace := newNamespace(ctx)
 		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pg-app"}, StringData: map[string]string{"mine": "yes"}}
 		Expect(people.Create(ctx, foreign)).To(Succeed())
-		s := &subject{NamespacedName: types.NamespacedName{Namespace: namespace, Name: "pg"}, world: pods.of(types.NamespacedName{Namespace: namespace, Name: "pg"})}
+		s := subjectOf(types.NamespacedName{Namespace: namespace, Name: "pg"})
 		Expect(people.Create(ctx, &databasesv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pg"}})).To(Succeed())
 		message := s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionTrue, databasesv1.ReasonReconcileError)
 		Expect(message).To(ContainSubstring(`Secret "pg-app" exists`))
 		Expect(object(ctx, s, "pg-app", &corev1.Secret{}).Data).To(HaveLen(1))
 		Expect(people.Delete(ctx, foreign)).To(Succeed())
 		s.settles(ctx)
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("include the Services that the spec adds, as long as it does", func(ctx SpecContext) {
 		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) {
@@ -113,7 +113,7 @@ var _ = Describe("The objects of a cluster", func() {
 			err := people.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: "pg-reports"}, &corev1.Service{})
 			return apierrors.IsNotFound(err)
 		}).Should(BeTrue())
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("tell the role of each pod, and send reads to standbys while there are any", func(ctx SpecContext) {
 		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 2 })
@@ -127,5 +127,5 @@ var _ = Describe("The objects of a cluster", func() {
 			return object(ctx, s, "pg-ro", &corev1.Service{}).Spec.Selector
 		}).ShouldNot(HaveKey(naming.LabelRole))
 		s.condition(ctx, databasesv1.ConditionFailoverReady, metav1.ConditionFalse, databasesv1.ReasonPrimaryOnly)
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 })

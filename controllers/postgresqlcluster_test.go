@@ -29,6 +29,13 @@ type subject struct {
 	world *world
 }
 
+// subjectOf has a world for the cluster until the end of the test.
+func subjectOf(key types.NamespacedName) *subject {
+	s := &subject{NamespacedName: key, world: pods.of(key)}
+	DeferCleanup(pods.retire, key)
+	return s
+}
+
 // create makes a cluster in a namespace of its own.
 func create(ctx context.Context, change func(*databasesv1.PostgreSQLCluster)) *subject {
 	GinkgoHelper()
@@ -37,7 +44,7 @@ func create(ctx context.Context, change func(*databasesv1.PostgreSQLCluster)) *s
 	if change != nil {
 		change(cluster)
 	}
-	s := &subject{NamespacedName: key, world: pods.of(key)}
+	s := subjectOf(key)
 	Expect(people.Create(ctx, cluster)).To(Succeed())
 	return s
 }
@@ -99,8 +106,7 @@ func object[T client.Object](ctx context.Context, s *subject, name string, into 
 
 var _ = Describe("A cluster", func() {
 	It("has all its objects from the smallest manifest", func(ctx SpecContext) {
-		s := &subject{NamespacedName: types.NamespacedName{Namespace: newNamespace(ctx), Name: "my-postgres-cluster"}}
-		s.world = pods.of(s.NamespacedName)
+		s := subjectOf(types.NamespacedName{Namespace: newNamespace(ctx), Name: "my-postgres-cluster"})
 		smallest := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "databases.kumki.dev/v1", "kind": "PostgreSQLCluster",
 			"metadata": map[string]any{"name": s.Name, "namespace": s.Namespace},
@@ -136,7 +142,7 @@ var _ = Describe("A cluster", func() {
 		s.condition(ctx, databasesv1.ConditionReady, metav1.ConditionTrue, databasesv1.ReasonAllReady)
 		s.condition(ctx, databasesv1.ConditionFailoverReady, metav1.ConditionTrue, databasesv1.ReasonQuorum)
 		s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionFalse, databasesv1.ReasonHealthy)
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(3*time.Minute))
 
 	It("causes no write when it is steady", func(ctx SpecContext) {
 		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) {
@@ -152,5 +158,5 @@ var _ = Describe("A cluster", func() {
 		n := count()
 		Consistently(func() []string { return writes.in(s.Namespace)[n:] }).
 			WithTimeout(25*time.Second).WithPolling(time.Second).Should(BeEmpty(), "two periodic looks and more passed")
-	}, SpecTimeout(2*time.Minute))
+	}, SpecTimeout(4*time.Minute))
 })

@@ -51,7 +51,7 @@ var (
 
 var _ = BeforeSuite(func() {
 	logf.SetLogger(GinkgoLogr)
-	SetDefaultEventuallyTimeout(20 * time.Second)
+	SetDefaultEventuallyTimeout(time.Minute) // on a busy machine; a second or two on an idle one
 	SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
 	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(), "KUBEBUILDER_ASSETS is not set: use 'make test'")
 
@@ -210,6 +210,19 @@ func (w *worlds) Client(cluster types.NamespacedName, secret map[string][]byte) 
 // Forget implements controllers.Instances.
 func (w *worlds) Forget(types.NamespacedName) {}
 
+// retire ends the world of a test's cluster, and the cluster with it.
+func (w *worlds) retire(ctx context.Context, cluster types.NamespacedName) {
+	w.mu.Lock()
+	delete(w.fake, cluster)
+	w.mu.Unlock()
+	object := &databasesv1.PostgreSQLCluster{}
+	if err := w.client.Get(ctx, cluster, object); err != nil {
+		return
+	}
+	_ = w.client.Delete(ctx, object)
+	_ = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+}
+
 func (w *worlds) of(cluster types.NamespacedName) *world {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,7 +235,7 @@ func (w *worlds) of(cluster types.NamespacedName) *world {
 // run lets time pass in all worlds until the context ends.
 func (w *worlds) run(ctx context.Context) {
 	defer GinkgoRecover()
-	tick := time.NewTicker(30 * time.Millisecond)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
