@@ -30,7 +30,7 @@ func (c *Cluster) Status(ctx context.Context, out io.Writer) error {
 		if pid := c.super.PID(name); pid != 0 {
 			state = fmt.Sprintf("pid %d", pid)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", name, state, c.super.LogPath(name))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", name, state, c.super.LogPath(name))
 	}
 	var problems []string
 	if missing := c.missing(nodes); len(missing) > 0 {
@@ -73,7 +73,7 @@ func nodeStatus(ctx context.Context, w io.Writer, nodes []layout.Node) []string 
 			state = "not ready"
 			problems = append(problems, node.Name+": "+condition.Message)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s %s\n", node.Name, state, node.Status.NodeInfo.KubeletVersion,
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s %s\n", node.Name, state, node.Status.NodeInfo.KubeletVersion,
 			node.Labels[corev1.LabelTopologyZone])
 	}
 	return problems

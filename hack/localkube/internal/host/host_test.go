@@ -11,9 +11,9 @@ import (
 func TestMountPoint(t *testing.T) {
 	for line, want := range map[string]string{
 		`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: "/mnt2",
-		`36 35 98:0 / /with\040space rw - tmpfs tmpfs rw`:                "/with space",
-		`36 35 98:0 / /tab\011and\134backslash rw - tmpfs tmpfs rw`:      "/tab\tand\\backslash",
-		`36 35 98:0 / /not\9escaped rw - tmpfs tmpfs rw`:                 `/not\9escaped`,
+		`36 35 98:0 / /with\040space rw - tmpfs none rw`:                 "/with space",
+		`36 35 98:0 / /tab\011and\134backslash rw - tmpfs none rw`:       "/tab\tand\\backslash",
+		`36 35 98:0 / /not\9escaped rw - tmpfs none rw`:                  `/not\9escaped`,
 		`short line`: "",
 	} {
 		if got := mountPoint(line); got != want {

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -83,9 +82,7 @@ func fileLayer(files []file) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
-	}, uncompressed)
+	return layerOfBytes(buf.Bytes())
 }
 
 func writeParents(w *tar.Writer, made map[string]bool, of string) error {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/kumki-dev/kumki/hack/localkube/internal/artifact"
 	"github.com/kumki-dev/kumki/hack/localkube/internal/host"
@@ -59,7 +58,7 @@ func Postgres(ctx context.Context, log artifact.Log, major string) (string, erro
 		if _, err := host.Run(ctx, "nice", append([]string{"-n", "5", "mmdebstrap"}, args...)...); err != nil {
 			return err
 		}
-		layer, err := tarball.LayerFromFile(root, uncompressed)
+		layer, err := layerOfFile(root)
 		if err != nil {
 			return err
 		}

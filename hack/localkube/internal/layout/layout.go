@@ -94,7 +94,7 @@ func Nodes(n int) []Node {
 func NodeByName(name string) (Node, error) {
 	var i int
 	if _, err := fmt.Sscanf(name, "node-%d", &i); err != nil || i < 1 || i > MaxNodes || (Node{i}).Name() != name {
-		return Node{}, fmt.Errorf("%q is not a node's name: they are node-1, node-2, ...", name)
+		return Node{}, fmt.Errorf("%q is not a node's name: they are node-1 to node-%d", name, MaxNodes)
 	}
 	return Node{Index: i}, nil
 }
@@ -102,12 +102,23 @@ func NodeByName(name string) (Node, error) {
 // MaxNodes bounds the number of nodes; the address plan has room for no more.
 const MaxNodes = 9
 
-func (n Node) Name() string    { return fmt.Sprintf("node-%d", n.Index) }
-func (n Node) NetNS() string   { return NetNSPrefix + n.Name() }
-func (n Node) Veth() string    { return fmt.Sprintf("%sn%d", VethPrefix, n.Index) }
+// Name is what Kubernetes calls the node.
+func (n Node) Name() string { return fmt.Sprintf("node-%d", n.Index) }
+
+// NetNS is the name of its network namespace.
+func (n Node) NetNS() string { return NetNSPrefix + n.Name() }
+
+// Veth is the host's end of its link.
+func (n Node) Veth() string { return fmt.Sprintf("%sn%d", VethPrefix, n.Index) }
+
+// Address is its address.
 func (n Node) Address() string { return fmt.Sprintf("10.89.0.%d", 10+n.Index) }
+
+// PodCIDR is the network of its pods.
 func (n Node) PodCIDR() string { return fmt.Sprintf("10.244.%d.0/24", n.Index) }
-func (n Node) Cgroup() string  { return CgroupRoot + "/" + n.Name() }
+
+// Cgroup holds its pods.
+func (n Node) Cgroup() string { return CgroupRoot + "/" + n.Name() }
 
 // Zone spreads the nodes over three zones.
 func (n Node) Zone() string { return "zone-" + string(rune('a'+(n.Index-1)%3)) }
