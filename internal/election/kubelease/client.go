@@ -41,8 +41,9 @@ type Client struct {
 	duration  time.Duration
 	now       func() time.Time
 
-	mu   sync.Mutex
-	last *lease // newest object that was seen, the base of the next write
+	mu     sync.Mutex
+	last   *lease // newest object that was seen, the base of the next write
+	newest string // resource version of the newest state that was seen, of a deletion too
 }
 
 // OwnerReference lets the Lease go with the object of that name.
@@ -89,12 +90,12 @@ func (c *Client) Get(ctx context.Context) (election.Lease, error) {
 	status, err := c.call(ctx, http.MethodGet, c.url+"/"+c.name, nil, &l)
 	switch {
 	case status == http.StatusNotFound:
-		c.remember(nil)
+		c.remember(nil, "")
 		return election.Lease{}, nil
 	case err != nil:
 		return election.Lease{}, fmt.Errorf("reading Lease %s/%s: %w", c.namespace, c.name, err)
 	}
-	c.remember(&l)
+	c.remember(&l, l.Metadata.ResourceVersion)
 	return l.election()
 }
 
@@ -117,7 +118,7 @@ func (c *Client) CAS(ctx context.Context, version string, record election.Record
 	case err != nil:
 		return election.Lease{}, fmt.Errorf("writing Lease %s/%s: %w", c.namespace, c.name, err)
 	}
-	c.remember(&done)
+	c.remember(&done, done.Metadata.ResourceVersion)
 	return done.election()
 }
 
@@ -149,12 +150,16 @@ func (c *Client) base(version string) *lease {
 	return c.last.copy()
 }
 
-// remember keeps the newest object.
-func (c *Client) remember(l *lease) {
+// remember keeps the newest object, nil when there is none.
+func (c *Client) remember(l *lease, version string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l == nil || c.last == nil || !older(l.Metadata.ResourceVersion, c.last.Metadata.ResourceVersion) {
-		c.last = l
+	if older(version, c.newest) {
+		return
+	}
+	c.last = l
+	if version != "" {
+		c.newest = version
 	}
 }
 

@@ -79,11 +79,11 @@ func (c *Client) pass(ev watchEvent, seen func(election.Lease)) error {
 		return nil
 	}
 	if ev.Type == "DELETED" {
-		c.remember(nil)
+		c.remember(nil, l.Metadata.ResourceVersion)
 		seen(election.Lease{})
 		return nil
 	}
-	c.remember(&l)
+	c.remember(&l, l.Metadata.ResourceVersion)
 	view, err := l.election()
 	if err != nil {
 		return err
@@ -96,5 +96,5 @@ func (c *Client) pass(ev watchEvent, seen func(election.Lease)) error {
 func (c *Client) stale(l *lease) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.last != nil && older(l.Metadata.ResourceVersion, c.last.Metadata.ResourceVersion)
+	return older(l.Metadata.ResourceVersion, c.newest)
 }
