@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -155,8 +156,9 @@ func (p *pass) replace(ctx context.Context, a *plan.Action) error {
 
 // message is what the API server says, without our own words around it.
 func message(err error) string {
-	if status, ok := err.(interface{ Status() metav1.Status }); ok {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
 		return status.Status().Message
 	}
-	return string(apierrors.ReasonForError(err)) + ": " + err.Error()
+	return err.Error()
 }

@@ -148,6 +148,9 @@ func (p *pass) run(ctx context.Context) (ctrl.Result, error) {
 	if errors.Is(failed, errWait) {
 		return ctrl.Result{RequeueAfter: retrySoon}, nil
 	}
+	if apierrors.HasStatusCause(failed, corev1.NamespaceTerminatingCause) { // the cluster's own deletion comes next
+		return ctrl.Result{RequeueAfter: retrySoon * 10}, nil
+	}
 	if err := p.report(ctx, failed); err != nil {
 		return ctrl.Result{}, errors.Join(failed, err)
 	}

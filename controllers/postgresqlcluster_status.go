@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	databasesv1 "github.com/kumki-dev/kumki/api/v1"
@@ -109,7 +110,7 @@ func (p *pass) finalize(ctx context.Context) (ctrl.Result, error) {
 		}
 	}
 	_, err := p.r.Writer.SetFinalizers(ctx, p.before, left)
-	return ctrl.Result{}, err
+	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
 // observeForEnd looks at the cluster; a leadership record that cannot be read does not keep it from being deleted.

@@ -69,10 +69,12 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 	pods = newWorlds(people)
 
-	counted := operatorUser(config, scheme)
+	counted := operatorUser(config)
 	counted.Wrap(func(next http.RoundTripper) http.RoundTripper { writes.next = next; return writes })
+	own, err := controllers.NewScheme()
+	Expect(err).NotTo(HaveOccurred())
 	mgr, err := ctrl.NewManager(counted, ctrl.Options{
-		Scheme: scheme, Cache: controllers.CacheOptions(nil), Metrics: metricsserver.Options{BindAddress: "0"},
+		Scheme: own, Cache: controllers.CacheOptions(nil), Metrics: metricsserver.Options{BindAddress: "0"},
 	})
 	Expect(err).NotTo(HaveOccurred())
 	reconciler := &controllers.ClusterReconciler{
@@ -107,7 +109,7 @@ var _ = AfterSuite(func() {
 })
 
 // operatorUser is a user that may do what config/rbac/role.yaml says and nothing else.
-func operatorUser(admin *rest.Config, scheme *runtime.Scheme) *rest.Config {
+func operatorUser(admin *rest.Config) *rest.Config {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("..", "config", "rbac", "role.yaml"))
 	Expect(err).NotTo(HaveOccurred())
