@@ -23,6 +23,9 @@ const bootstrapWait = 3 * time.Second
 // lostTerms is how many terms are passed over when the record is lost: it may have had later ones than anybody remembers.
 const lostTerms = 1000
 
+// patience is how long a candidate asks often.
+const patience = 10 * time.Second
+
 // campaign is one candidacy for one version of the Lease.
 type campaign struct {
 	active  bool
@@ -107,7 +110,11 @@ func (c *Core) electionTerm() int64 {
 func (c *Core) canvass(now time.Duration) {
 	k := &c.camp
 	alone := k.kind == campaignLast || k.kind == campaignReleased && (k.sealedAt == 0 || k.fitAt != 0)
-	if alone || k.askedAt != 0 && now-k.askedAt < c.cfg.Timing.SealRetry {
+	every := c.cfg.Timing.SealRetry
+	if now-k.since > patience {
+		every *= 5 // whoever is missing does not come back within moments
+	}
+	if alone || k.askedAt != 0 && now-k.askedAt < every {
 		return
 	}
 	k.askedAt = now
@@ -159,6 +166,7 @@ func (c *Core) standing(now time.Duration) Standing {
 	k := &c.camp
 	s := Standing{Record: c.api.lease.Record, Self: c.cfg.Self, MaxLag: c.cfg.MaxLag, Answered: true}
 	s.Seals = append(make([]Seal, 0, 8), c.seal.ballot)
+	s.Seals[0].SystemIdentifier = c.local.SystemIdentifier
 	for i := range k.votes {
 		v := &k.votes[i]
 		if !c.fresh(now, v) {

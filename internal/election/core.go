@@ -213,9 +213,9 @@ func (c *Core) onSealed(now time.Duration, e EventSealed) {
 		return
 	}
 	c.seal.pending, c.seal.term = 0, e.Term
-	c.seal.ballot = Seal{
-		Member: c.cfg.Self, Position: e.Position, Empty: e.Empty, Unfit: c.local.NeedsRepair, SystemIdentifier: c.local.SystemIdentifier,
-	}
+	// Data that cannot be sealed is not the same as none: nobody makes a new database because of it.
+	broken := c.local.NeedsRepair || e.Empty && c.local.HasData
+	c.seal.ballot = Seal{Member: c.cfg.Self, Position: e.Position, Empty: e.Empty && !broken, Unfit: broken}
 	waiting := c.seal.waiting
 	c.seal.waiting = nil
 	for _, m := range waiting {

@@ -86,8 +86,7 @@ func (c *Core) answerSeal(now time.Duration, m Message) {
 	}
 	s := &c.seal.ballot
 	r := c.reply(m)
-	r.OK, r.Position, r.Unfit = true, s.Position, s.Unfit
-	r.Empty, r.SystemIdentifier = s.Empty, s.SystemIdentifier
+	r.OK, r.Position, r.Empty, r.Unfit = true, s.Position, s.Empty, s.Unfit
 	c.emit(EffectSend{r})
 }
 

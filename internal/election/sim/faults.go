@@ -365,7 +365,7 @@ func (w *world) lossy(d time.Duration) {
 	before := w.net
 	w.net.loss, w.net.slow, w.net.double = 0.3, 0.4, 0.2
 	w.logf("bad network for %s", d)
-	w.after(d, func() { w.net.loss, w.net.slow, w.net.double = before.loss, before.slow, before.double })
+	w.after(min(d, w.end-w.now), func() { w.net.loss, w.net.slow, w.net.double = before.loss, before.slow, before.double })
 }
 
 func (w *world) handover() {
