@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kumki-dev/kumki/internal/footprint"
 	"github.com/kumki-dev/kumki/internal/instance"
 	"github.com/kumki-dev/kumki/internal/pgproc"
 	"github.com/kumki-dev/kumki/internal/version"
@@ -93,6 +94,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	go footprint.Settle(ctx)
 	return instance.Run(ctx, o.Options)
 }
 

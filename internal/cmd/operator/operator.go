@@ -22,9 +22,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/kumki-dev/kumki/controllers"
+	"github.com/kumki-dev/kumki/internal/footprint"
 	"github.com/kumki-dev/kumki/internal/kube"
 	"github.com/kumki-dev/kumki/internal/version"
 )
@@ -99,7 +101,11 @@ func run(ctx context.Context, o options) error {
 	if err := reconciler.SetupWithManager(mgr, o.workers); err != nil {
 		return fmt.Errorf("set the controller up: %w", err)
 	}
+	if err := metrics.Registry.Register(controllers.NewClusterMetrics(mgr.GetClient())); err != nil {
+		return fmt.Errorf("set the metrics up: %w", err)
+	}
 	log.Info("Kumki operator", "version", version.Version, "openshift", settings.OpenShift, "image", settings.OperatorImage)
+	go footprint.Settle(ctx)
 	if err := mgr.Start(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("the operator ended: %w", err)
 	}
