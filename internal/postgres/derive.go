@@ -43,7 +43,7 @@ func Derive(r Resources) map[string]string {
 		"wal_sender_timeout":           "10s",
 		"wal_receiver_timeout":         "10s",
 		"wal_receiver_status_interval": "1s",
-		"wal_retrieve_retry_interval":  "1s",
+		"wal_retrieve_retry_interval":  "250ms",
 		"tcp_keepalives_idle":          "60",
 		"tcp_keepalives_interval":      "10",
 		"tcp_keepalives_count":         "6",

@@ -86,7 +86,7 @@ func newCluster(n int, change func(*instanceapi.Config)) *cluster {
 		Cluster: c.name, Namespace: namespace, MajorVersion: 15, Durability: "Preferred", SynchronousStandbys: 1,
 		MaxLagForReads: 256 << 20, MaxLagForPromotion: 64 << 20,
 		InitDB:     instanceapi.InitDB{Database: "app", Owner: "app", Encoding: "UTF8", Locale: "C.UTF-8", DataChecksums: true},
-		Parameters: map[string]string{"shared_buffers": "32MB", "fsync": "off", "wal_sender_timeout": "5s", "wal_receiver_timeout": "5s", "max_wal_senders": "20", "max_replication_slots": "20", "wal_keep_size": "64MB"},
+		Parameters: map[string]string{"shared_buffers": "32MB", "fsync": "off", "wal_sender_timeout": "5s", "wal_receiver_timeout": "5s", "max_wal_senders": "20", "max_replication_slots": "20", "wal_keep_size": "64MB", "wal_retrieve_retry_interval": "500ms"},
 	}
 	for i := range n {
 		c.config.Members = append(c.config.Members, instanceapi.Member{
@@ -429,7 +429,9 @@ func (c *cluster) tearDown() {
 		}
 		return
 	}
-	_ = os.RemoveAll(c.root)
+	if os.Getenv("KUMKI_HA_KEEP") == "" {
+		_ = os.RemoveAll(c.root)
+	}
 }
 
 // wipe gives the instance a new, empty volume.
