@@ -45,8 +45,9 @@ func (m *Manager) start(j *job, work func(context.Context) error, done func(erro
 func (m *Manager) fence(reason string) {
 	m.report.setHeld(0)
 	m.lead, m.follow, m.stop = nil, nil, nil
+	m.fenceOwed = true
 	if m.fencing {
-		return
+		return // the tree is being killed already; the core is told when nothing is left
 	}
 	m.log.Warn("fencing: PostgreSQL is killed", "reason", reason)
 	m.metrics.fences.Inc()
@@ -89,7 +90,7 @@ func (m *Manager) fenced() {
 		m.fence("PostgreSQL was started meanwhile")
 		return
 	}
-	m.fencing = false
+	m.fencing, m.fenceOwed = false, false
 	m.down()
 	m.log.Info("fenced: nothing of PostgreSQL is left")
 	m.step(election.EventFenced{})

@@ -3,6 +3,7 @@ package instance
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"github.com/kumki-dev/kumki/internal/pgproc"
 )
@@ -17,6 +18,9 @@ func (m *Manager) logRecord(r pgproc.LogRecord) {
 		level = slog.LevelError
 	case "DEBUG", "DEBUG1", "DEBUG2", "DEBUG3", "DEBUG4", "DEBUG5":
 		level = slog.LevelDebug
+	}
+	if r.Backend == "startup" && strings.HasPrefix(r.Message, "waiting for WAL to become available") {
+		level = slog.LevelDebug // a standby without a source says so several times a second
 	}
 	attrs := []slog.Attr{slog.String("program", r.Program)}
 	add := func(key, value string) {

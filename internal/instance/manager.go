@@ -49,8 +49,10 @@ type Manager struct {
 	sql      pgsql.Server       // connection to it; set whenever pm is
 	job      *job
 	fencing  bool
-	stopping bool // SIGTERM came
-	restart  *instanceapi.RestartRequest
+	// fenceOwed: the core waits for EventFenced.
+	fenceOwed bool
+	stopping  bool // SIGTERM came
+	restart   *instanceapi.RestartRequest
 
 	follow  *election.EffectFollow // what the core wants: follow, or
 	lead    *leadership            // lead

@@ -257,5 +257,10 @@ func (m *Manager) killed() {
 	m.fencing = false
 	m.down()
 	m.lead = nil
+	owed := m.fenceOwed
+	m.fenceOwed = false
 	m.step(election.EventPostgresDied{})
+	if owed { // the core asked for a fence while the tree was being killed
+		m.step(election.EventFenced{})
+	}
 }
