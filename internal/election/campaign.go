@@ -56,7 +56,7 @@ type vote struct {
 // run is a candidate's turn.
 func (c *Core) run(now time.Duration, kind campaignKind, vacancy string) {
 	k := &c.camp
-	if !k.active || k.kind != kind || k.version != c.api.lease.Version && !c.weak.staleSeals {
+	if !k.active || k.kind != kind || k.version != c.api.lease.Version {
 		*k = campaign{active: true, kind: kind, since: now, heard: k.heard, voters: others(&c.api.lease.Record, &c.cfg)}
 	}
 	k.version, k.vacancy = c.api.lease.Version, vacancy
@@ -158,7 +158,7 @@ func (c *Core) onSealReply(now time.Duration, m Message) {
 
 // fresh: an answer counts for a short time only. Who sealed may have followed a new holder since.
 func (c *Core) fresh(now time.Duration, v *vote) bool {
-	return now-v.at <= c.cfg.Timing.RenewTimeout || c.weak.staleSeals
+	return now-v.at <= c.cfg.Timing.RenewTimeout
 }
 
 // standing gathers what is known for the decision.

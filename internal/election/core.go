@@ -65,7 +65,7 @@ type Core struct {
 
 // weakness leaves parts of the protocol out. Tests set it to prove that the simulation notices; nothing else does.
 type weakness struct {
-	fewerSeals, noFence, narrowEarly, breakPromises, staleSeals, noCarry, setBeforeRecord, followLower bool
+	fewerSeals, noFence, narrowEarly, breakPromises, noCarry, setBeforeRecord bool
 }
 
 // sealing is the promise of a term and the end of WAL that goes with it.

@@ -42,7 +42,7 @@ func (c *Core) rest(why string) {
 func (c *Core) followHolder(now time.Duration) {
 	c.camp.active = false
 	r := &c.api.lease.Record
-	if r.Term < c.promised && !c.weak.followLower {
+	if r.Term < c.promised {
 		c.say(PhaseWaiting, "promised to a higher term than the holder's; it was told")
 		c.notice(now)
 		return

@@ -17,12 +17,21 @@ type commit struct {
 
 // acknowledge records a commit and checks that the primary may still say so.
 func (w *world) acknowledge(n *node, lsn uint64) {
-	if w.leaderNode >= 0 && w.leaderNode != n.id && n.pg.term < w.leaderTerm && !(n.wroteAsync && n.pg.excused) {
+	b := at(n.vol.branch, lsn)
+	if w.leaderNode >= 0 && w.leaderNode != n.id && n.pg.term < w.leaderTerm && !w.mayStill(n, b, lsn) {
 		w.violate("%s acknowledges a commit under term %d although %s leads under term %d", n.name, n.pg.term, w.nodes[w.leaderNode].name, w.leaderTerm)
 	}
-	b := at(n.vol.branch, lsn)
+	if !n.pg.excused && n.local() > n.guardAt+time.Millisecond {
+		w.violate("%s acknowledges a commit %s after its fence deadline", n.name, n.local()-n.guardAt)
+	}
 	w.commits = append(w.commits, commit{b, lsn, !n.wroteAsync && !w.store.record.Async})
 	w.lastAck = w.now
+}
+
+// mayStill: a primary that stood still with its guard may let go of an asynchronous commit; and without fences a commit that
+// the new primary has does no harm.
+func (w *world) mayStill(n *node, b *branch, lsn uint64) bool {
+	return n.wroteAsync && n.pg.excused || w.unfenced && w.nodes[w.leaderNode].vol.has(b, lsn)
 }
 
 // checkPrimary: PostgreSQL of n has become the primary.

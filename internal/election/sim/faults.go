@@ -116,7 +116,7 @@ func (w *world) tell(n *node, after time.Duration) {
 func (w *world) fault() {
 	n := w.victim()
 	for_ := w.between(500*time.Millisecond, 25*time.Second)
-	switch w.rng.IntN(24) {
+	switch w.rng.IntN(26) {
 	case 0, 1:
 		w.crash(n, for_/3, false, false)
 	case 2, 3:
@@ -147,7 +147,9 @@ func (w *world) fault() {
 		w.reconfigure(for_)
 	case 21, 22:
 		w.terminate(n, for_/3)
-	case 23:
+	case 23, 24:
+		w.partAPI(n, for_)
+	case 25:
 		w.crash(n, for_/8, false, false)
 		w.crash(w.victim(), for_/8, false, false)
 	}
@@ -333,6 +335,15 @@ func (w *world) cutAPI(n *node, d time.Duration) {
 	w.logf("%s does not reach the API server for %s", n.name, d)
 	n.apiCut = true
 	w.after(d, func() { n.apiCut = false })
+}
+
+// partAPI keeps an instance and some others from the API server.
+func (w *world) partAPI(n *node, d time.Duration) {
+	for _, m := range w.nodes {
+		if m == n || w.chance(0.5) {
+			w.cutAPI(m, d+w.between(0, d/2))
+		}
+	}
 }
 
 func (w *world) outage(d time.Duration) {
