@@ -40,6 +40,7 @@ CONTROLLER_GEN = bin/controller-gen
 GOLANGCI_LINT = bin/golangci-lint
 KUBECONFIG_OF_CLUSTER = $$(hack/cluster.sh kubeconfig)
 E2E_FILTER ?= !long
+E2E_TIMEOUT ?= 60m
 
 ##@ General
 
@@ -74,6 +75,7 @@ fmt: ## Format all Go code.
 
 .PHONY: vet
 vet: ## Run go vet, on the end-to-end tests too.
+	@echo 'go vet'
 	@go vet -tags e2e ./...
 
 .PHONY: lint
@@ -106,11 +108,11 @@ sim: ## Run many more seeds of the simulation of leadership (SIM_RUNS).
 .PHONY: e2e
 e2e: cluster-up images operator-image deploy ## Run the end-to-end tests, except those of many minutes.
 	@mkdir -p out
-	KUBECONFIG=$(KUBECONFIG_OF_CLUSTER) go test -tags e2e ./test/e2e/... -count=1 -v -timeout 60m -ginkgo.v --ginkgo.label-filter='$(E2E_FILTER)'
+	KUBECONFIG=$(KUBECONFIG_OF_CLUSTER) go test -tags e2e ./test/e2e/... -count=1 -v -timeout $(E2E_TIMEOUT) -ginkgo.v -ginkgo.timeout $(E2E_TIMEOUT) -ginkgo.label-filter='$(E2E_FILTER)'
 
 .PHONY: soak
 soak: ## Run all end-to-end tests, also those of many minutes.
-	@$(MAKE) e2e E2E_FILTER=
+	@$(MAKE) e2e E2E_FILTER= E2E_TIMEOUT=4h
 
 .PHONY: bench-failover
 bench-failover: cluster-up images operator-image deploy ## Measure faults under a writing client (ROUNDS of each); writes out/bench-failover.json.

@@ -26,6 +26,7 @@ gotest() {
 	[ "${PIPESTATUS[0]}" = 0 ] || status=1
 }
 
+echo "go test, with $KUMKI_SIM_RUNS simulated runs of leadership"
 gotest . "${@:-./...}"
 if [ "${*:-./...}" = ./... ]; then gotest hack/localkube ./...; fi
 
