@@ -50,9 +50,12 @@ type refusedError struct{ finding plan.Finding }
 
 func (e *refusedError) Error() string { return e.finding.Message }
 
-// runningEngine is what the instances run, the zero value before there are any.
+// runningEngine is what the instances run, the zero value before there is a database.
 func (p *pass) runningEngine() plan.Engine {
 	var out plan.Engine
+	if plan.SystemIdentifier(p.view) == "" {
+		return out
+	}
 	if major, err := postgres.MajorVersion(p.cluster.Status.MajorVersion); err == nil {
 		out.Major = major
 	}

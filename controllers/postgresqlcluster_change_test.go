@@ -127,6 +127,23 @@ var _ = Describe("A change", func() {
 	}, SpecTimeout(3*time.Minute))
 })
 
+var _ = Describe("A cluster without a database yet", func() {
+	It("takes another major version, and replaces pods that cannot run", func(ctx SpecContext) {
+		s := create(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "bad:1", "15" })
+		s.world.change(func(w *world) { w.brokenTemplate = "bad:1" })
+		Eventually(func() string {
+			pod := &corev1.Pod{}
+			if err := people.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: "pg-0"}, pod); err != nil {
+				return err.Error()
+			}
+			return pod.Spec.Containers[0].Image
+		}).Should(Equal("bad:1"))
+		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "", "17" })
+		s.settles(ctx)
+		Expect(s.get(ctx).Status.MajorVersion).To(Equal("17"))
+	}, SpecTimeout(3*time.Minute))
+})
+
 var _ = Describe("Scaling", func() {
 	It("works through the scale subresource, up and down", func(ctx SpecContext) {
 		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })

@@ -58,20 +58,14 @@ func (p *pass) tell(before, after *databasesv1.PostgreSQLCluster) {
 		case is == nil || (was != nil && was.Status == is.Status):
 		case is.Status == metav1.ConditionTrue && (was != nil || t.atBirth):
 			p.event(*t.yes, "%s", is.Message)
+		case is.Reason == databasesv1.ReasonSuspended: // it was asked for; the condition Suspended tells when it is done
 		case is.Status == metav1.ConditionFalse && (was != nil || t.noAtOnce):
 			p.event(*t.no, "%s", is.Message)
 		}
 	}
-	if a, b := before.Status.Primary, after.Status.Primary; a != b && b != "" {
-		p.event(eventPrimaryChanged, "The primary is %s (term %d), before it was %s", b, after.Status.Term, orNobody(a))
+	if primary := after.Status.Primary; primary != "" && after.Status.Term != before.Status.Term {
+		p.event(eventPrimaryChanged, "The primary is %s (term %d)", primary, after.Status.Term)
 	}
-}
-
-func orNobody(name string) string {
-	if name == "" {
-		return "nobody"
-	}
-	return name
 }
 
 // finalizeWithin bounds the wait for a clean shutdown of a cluster that is deleted.

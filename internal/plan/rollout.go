@@ -50,15 +50,14 @@ func rollout(v View) *step {
 	if i := last(filter(outdated, func(i *Instance) bool { return i.Name != p.Name })); i != nil {
 		return &step{action: &Action{Kind: DeletePod, Instance: i.Name, Why: "its template has changed"}, progress: say("replacing %s", i.Name)}
 	}
-	return &step{action: moveOrDelete(v, p), progress: say("the primary %s comes last", p.Name)}
-}
-
-// moveOrDelete takes the primary out of service: by hand-over, or, when it is alone, by deleting its pod.
-func moveOrDelete(v View, p *Instance) *Action {
-	if to := v.preferGoodNode(func(i *Instance) bool { return !v.outdated(i) }); to != nil {
-		return &Action{Kind: Handover, Instance: p.Name, To: to.Name, Why: "rolling update"}
+	if len(members) == 1 {
+		return &step{action: &Action{Kind: DeletePod, Instance: p.Name, Why: "its template has changed"}, progress: say("replacing %s", p.Name)}
 	}
-	return &Action{Kind: DeletePod, Instance: p.Name, Why: "its template has changed"}
+	to := v.preferGoodNode(func(i *Instance) bool { return !v.outdated(i) })
+	if to == nil {
+		return &step{progress: say("waiting for a standby that can follow %s", p.Name)}
+	}
+	return &step{action: &Action{Kind: Handover, Instance: p.Name, To: to.Name, Why: "rolling update"}, progress: say("handing over from %s to %s", p.Name, to.Name)}
 }
 
 // preferGoodNode is a successor on a node that takes new pods, else any successor.
