@@ -108,7 +108,7 @@ sim: ## Run many more seeds of the simulation of leadership (SIM_RUNS).
 .PHONY: e2e
 e2e: cluster-up images operator-image deploy ## Run the end-to-end tests, except those of many minutes.
 	@mkdir -p out
-	KUBECONFIG=$(KUBECONFIG_OF_CLUSTER) go test -tags e2e ./test/e2e/... -count=1 -v -timeout $(E2E_TIMEOUT) -ginkgo.v -ginkgo.timeout $(E2E_TIMEOUT) -ginkgo.label-filter='$(E2E_FILTER)'
+	KUBECONFIG=$(KUBECONFIG_OF_CLUSTER) go test -tags e2e ./test/e2e -count=1 -v -timeout $(E2E_TIMEOUT) -ginkgo.v -ginkgo.timeout $(E2E_TIMEOUT) -ginkgo.label-filter='$(E2E_FILTER)'
 
 .PHONY: soak
 soak: ## Run all end-to-end tests, also those of many minutes.
