@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 )
 
 // ClusterMetrics tells the status of all clusters as metrics. They are read from the cache when they are asked for, so a cluster that is
@@ -41,7 +41,7 @@ func (m *ClusterMetrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *ClusterMetrics) Collect(out chan<- prometheus.Metric) {
-	clusters := &databasesv1.PostgreSQLClusterList{}
+	clusters := &apiv1.PostgreSQLClusterList{}
 	if err := m.reader.List(context.Background(), clusters); err != nil {
 		out <- prometheus.NewInvalidMetric(metricCondition, err)
 		return

@@ -11,19 +11,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/controllers"
 )
 
 // listed is a reader that lists these clusters.
 type listed struct {
 	client.Reader
-	clusters []databasesv1.PostgreSQLCluster
+	clusters []apiv1.PostgreSQLCluster
 }
 
 // List implements client.Reader.
 func (l *listed) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
-	into.(*databasesv1.PostgreSQLClusterList).Items = l.clusters
+	into.(*apiv1.PostgreSQLClusterList).Items = l.clusters
 	return nil
 }
 
@@ -50,15 +50,15 @@ func gather(metrics prometheus.Collector) map[string]float64 {
 var _ = Describe("Metrics of clusters", func() {
 	It("tell the status, and nothing of a cluster that is gone", func() {
 		at := metav1.NewTime(time.Unix(1800000000, 0))
-		cluster := databasesv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pg"}}
+		cluster := apiv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pg"}}
 		cluster.Spec.Replicas = 3
 		cluster.Status.ReadyReplicas, cluster.Status.Term, cluster.Status.CertificatesExpireAt = 2, 7, &at
 		cluster.Status.Conditions = []metav1.Condition{
-			{Type: databasesv1.ConditionReady, Status: metav1.ConditionFalse, Reason: databasesv1.ReasonInstancesNotReady},
-			{Type: databasesv1.ConditionFailoverReady, Status: metav1.ConditionTrue, Reason: databasesv1.ReasonQuorum},
-			{Type: databasesv1.ConditionDegraded, Status: metav1.ConditionUnknown, Reason: "Other"},
+			{Type: apiv1.ConditionReady, Status: metav1.ConditionFalse, Reason: apiv1.ReasonInstancesNotReady},
+			{Type: apiv1.ConditionFailoverReady, Status: metav1.ConditionTrue, Reason: apiv1.ReasonQuorum},
+			{Type: apiv1.ConditionDegraded, Status: metav1.ConditionUnknown, Reason: "Other"},
 		}
-		reader := &listed{clusters: []databasesv1.PostgreSQLCluster{cluster}}
+		reader := &listed{clusters: []apiv1.PostgreSQLCluster{cluster}}
 		metrics := controllers.NewClusterMetrics(reader)
 		Expect(gather(metrics)).To(Equal(map[string]float64{
 			"kumki_cluster_certificates_expire_timestamp_seconds cluster=pg namespace=ns":              1800000000,

@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/naming"
 	"github.com/kumki-dev/kumki/internal/plan"
@@ -24,7 +24,7 @@ func (p *pass) applyVolumes(ctx context.Context) error {
 		p.event(eventGrowingVolume, "Growing volume %s from %s to %s", r.Claim, claim.Spec.Resources.Requests.Storage(), &r.Size)
 		err := p.r.Writer.ResizeClaim(ctx, claim, r.Size)
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-			p.facts.Troubles = append(p.facts.Troubles, plan.Finding{Reason: databasesv1.ReasonVolumeNotGrown, Message: fmt.Sprintf("volume %s: %s", r.Claim, message(err))})
+			p.facts.Troubles = append(p.facts.Troubles, plan.Finding{Reason: apiv1.ReasonVolumeNotGrown, Message: fmt.Sprintf("volume %s: %s", r.Claim, message(err))})
 			continue
 		}
 		if err != nil {
@@ -43,7 +43,7 @@ func (p *pass) applyVolumes(ctx context.Context) error {
 // ownVolumes gives the volumes an owner when they are to be deleted with the cluster, and none when they are to stay.
 func (p *pass) ownVolumes(ctx context.Context) error {
 	mine := metav1.OwnerReference{
-		APIVersion: databasesv1.GroupVersion.String(), Kind: "PostgreSQLCluster", Name: p.cluster.Name, UID: p.cluster.UID,
+		APIVersion: apiv1.GroupVersion.String(), Kind: "PostgreSQLCluster", Name: p.cluster.Name, UID: p.cluster.UID,
 	}
 	for _, claim := range p.seen.claims {
 		if !claim.DeletionTimestamp.IsZero() {
@@ -55,7 +55,7 @@ func (p *pass) ownVolumes(ctx context.Context) error {
 				owners = append(owners, o)
 			}
 		}
-		if p.cluster.Spec.Storage.ReclaimPolicy == databasesv1.ReclaimDelete {
+		if p.cluster.Spec.Storage.ReclaimPolicy == apiv1.ReclaimDelete {
 			owners = append(owners, mine)
 		}
 		if _, err := p.r.Writer.SetOwners(ctx, claim, owners); err != nil && !apierrors.IsNotFound(err) {

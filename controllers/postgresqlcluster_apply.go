@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/desired"
 	"github.com/kumki-dev/kumki/internal/naming"
 	"github.com/kumki-dev/kumki/internal/pki"
@@ -116,7 +116,7 @@ func (p *pass) userSecrets(ctx context.Context) error {
 		secret := &corev1.Secret{}
 		err := p.r.Live.Get(ctx, types.NamespacedName{Namespace: p.cluster.Namespace, Name: use.name}, secret)
 		if apierrors.IsNotFound(err) {
-			p.refuse(databasesv1.ReasonSecretMissing, fmt.Sprintf("spec.tls names Secret %q, which does not exist: create it with the keys %s", use.name, strings.Join(use.keys, ", ")))
+			p.refuse(apiv1.ReasonSecretMissing, fmt.Sprintf("spec.tls names Secret %q, which does not exist: create it with the keys %s", use.name, strings.Join(use.keys, ", ")))
 			continue
 		}
 		if err != nil {
@@ -124,7 +124,7 @@ func (p *pass) userSecrets(ctx context.Context) error {
 		}
 		for _, key := range use.keys {
 			if len(secret.Data[key]) == 0 {
-				p.refuse(databasesv1.ReasonSecretInvalid, fmt.Sprintf("Secret %q of spec.tls has no key %s: add it", use.name, key))
+				p.refuse(apiv1.ReasonSecretInvalid, fmt.Sprintf("Secret %q of spec.tls has no key %s: add it", use.name, key))
 			}
 		}
 		if use.name == tls.ServerSecret {

@@ -17,14 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
 
 // annotate sets an annotation of the cluster.
 func (s *subject) annotate(ctx context.Context, key, value string) {
 	GinkgoHelper()
-	s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
+	s.update(ctx, func(c *apiv1.PostgreSQLCluster) {
 		if c.Annotations == nil {
 			c.Annotations = map[string]string{}
 		}
@@ -43,8 +43,8 @@ var _ = Describe("A change", func() {
 	It("of the pod template replaces standbys first and the primary last", func(ctx SpecContext) {
 		s := created(ctx, nil)
 		s.world.did()
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
-			c.Spec.PodMetadata = &databasesv1.PodMetadata{Labels: map[string]string{"example.com/new": "yes"}}
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) {
+			c.Spec.PodMetadata = &apiv1.PodMetadata{Labels: map[string]string{"example.com/new": "yes"}}
 		})
 		s.settles(ctx)
 		Expect(s.world.did()).To(Equal([]string{
@@ -57,18 +57,18 @@ var _ = Describe("A change", func() {
 		s := created(ctx, nil)
 		s.world.did()
 		s.world.change(func(w *world) { w.brokenTemplate = "bad:1" })
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "bad:1", "17" })
-		s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionTrue, databasesv1.ReasonRolloutHalted)
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "bad:1", "17" })
+		s.condition(ctx, apiv1.ConditionDegraded, metav1.ConditionTrue, apiv1.ReasonRolloutHalted)
 		Expect(s.world.did()).To(Equal([]string{"gone pg-2", "pod pg-2"}))
 		Expect(s.world.primary()).To(Equal("pg-0"))
 
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Image = "" })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Image = "" })
 		s.settles(ctx)
 		Expect(s.world.did()).To(Equal([]string{"gone pg-2", "pod pg-2"}), "the others were never replaced")
 	}, SpecTimeout(3*time.Minute))
 
 	It("of the restart annotation restarts every pod of a single instance too", func(ctx SpecContext) {
-		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
+		s := created(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
 		s.world.did()
 		s.annotate(ctx, naming.AnnotationRestart, "now")
 		Eventually(func() string {
@@ -81,7 +81,7 @@ var _ = Describe("A change", func() {
 	It("of a raised parameter restarts standbys, hands over, and leaves no instance waiting", func(ctx SpecContext) {
 		s := created(ctx, nil)
 		s.world.did()
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) {
 			c.Spec.PostgreSQL.Parameters = map[string]string{"max_connections": "200"}
 		})
 		Eventually(func() string { return s.world.primary() }).ShouldNot(Equal("pg-0"))
@@ -89,7 +89,7 @@ var _ = Describe("A change", func() {
 		Expect(s.world.did()).To(Equal([]string{"restart pg-2", "restart pg-1", "handover pg-0 pg-1"}))
 
 		By("lowering it: the primary comes first")
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) {
 			c.Spec.PostgreSQL.Parameters = map[string]string{"max_connections": "50"}
 		})
 		Eventually(s.world.seen).Should(HaveLen(3))
@@ -98,30 +98,30 @@ var _ = Describe("A change", func() {
 	}, SpecTimeout(3*time.Minute))
 
 	It("of an owned parameter is refused, and the last good configuration stays", func(ctx SpecContext) {
-		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) {
+		s := created(ctx, func(c *apiv1.PostgreSQLCluster) {
 			c.Spec.PostgreSQL.Parameters = map[string]string{"work_mem": "7MB"}
 		})
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) {
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) {
 			c.Spec.PostgreSQL.Parameters = map[string]string{"work_mem": "9MB", "listen_addresses": "localhost"}
 			c.Spec.Replicas = 2
 		})
-		message := s.condition(ctx, databasesv1.ConditionConfigurationValid, metav1.ConditionFalse, databasesv1.ReasonParameterOwned)
+		message := s.condition(ctx, apiv1.ConditionConfigurationValid, metav1.ConditionFalse, apiv1.ReasonParameterOwned)
 		Expect(message).To(ContainSubstring(`spec.postgresql.parameters.listen_addresses="localhost"`))
 		Eventually(func() int32 { return s.get(ctx).Status.Replicas }).Should(BeEquivalentTo(2), "what is not refused is done")
 		text := object(ctx, s, naming.ConfigMap(s.Name), &corev1.ConfigMap{}).Data[naming.KeyConfig]
 		Expect(text).To(ContainSubstring(`"work_mem": "7MB"`))
 		Expect(text).NotTo(ContainSubstring("9MB"))
 
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { delete(c.Spec.PostgreSQL.Parameters, "listen_addresses") })
-		s.condition(ctx, databasesv1.ConditionConfigurationValid, metav1.ConditionTrue, databasesv1.ReasonValid)
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { delete(c.Spec.PostgreSQL.Parameters, "listen_addresses") })
+		s.condition(ctx, apiv1.ConditionConfigurationValid, metav1.ConditionTrue, apiv1.ReasonValid)
 		s.settles(ctx)
 		Expect(object(ctx, s, naming.ConfigMap(s.Name), &corev1.ConfigMap{}).Data[naming.KeyConfig]).To(ContainSubstring(`"work_mem": "9MB"`))
 	}, SpecTimeout(3*time.Minute))
 
 	It("of the major version is refused", func(ctx SpecContext) {
 		s := created(ctx, nil)
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Version = "15" })
-		message := s.condition(ctx, databasesv1.ConditionConfigurationValid, metav1.ConditionFalse, databasesv1.ReasonVersionChange)
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Version = "15" })
+		message := s.condition(ctx, apiv1.ConditionConfigurationValid, metav1.ConditionFalse, apiv1.ReasonVersionChange)
 		Expect(message).To(ContainSubstring("17"))
 		Expect(object(ctx, s, s.Name, &appsv1.StatefulSet{}).Spec.Template.Spec.Containers[0].Image).To(Equal("postgres:17"))
 	}, SpecTimeout(3*time.Minute))
@@ -129,7 +129,7 @@ var _ = Describe("A change", func() {
 
 var _ = Describe("A cluster without a database yet", func() {
 	It("takes another major version, and replaces pods that cannot run", func(ctx SpecContext) {
-		s := create(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "bad:1", "15" })
+		s := create(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "bad:1", "15" })
 		s.world.change(func(w *world) { w.brokenTemplate = "bad:1" })
 		Eventually(func() string {
 			pod := &corev1.Pod{}
@@ -138,7 +138,7 @@ var _ = Describe("A cluster without a database yet", func() {
 			}
 			return pod.Spec.Containers[0].Image
 		}).Should(Equal("bad:1"))
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "", "17" })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "", "17" })
 		s.settles(ctx)
 		Expect(s.get(ctx).Status.MajorVersion).To(Equal("17"))
 	}, SpecTimeout(3*time.Minute))
@@ -146,7 +146,7 @@ var _ = Describe("A cluster without a database yet", func() {
 
 var _ = Describe("Scaling", func() {
 	It("works through the scale subresource, up and down", func(ctx SpecContext) {
-		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
+		s := created(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
 		scale := func(n int32) {
 			Expect(people.SubResource("scale").Update(ctx, s.get(ctx), client.WithSubResourceBody(&autoscalingv1.Scale{
 				ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}, Spec: autoscalingv1.ScaleSpec{Replicas: n},
@@ -163,14 +163,14 @@ var _ = Describe("Scaling", func() {
 	}, SpecTimeout(3*time.Minute))
 
 	It("down hands over first when the primary would go, and takes volumes away when told so", func(ctx SpecContext) {
-		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = databasesv1.ReclaimDelete })
+		s := created(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = apiv1.ReclaimDelete })
 		s.annotate(ctx, naming.AnnotationSwitchover, "pg-2")
 		Eventually(s.world.primary).Should(Equal("pg-2"))
 		s.settles(ctx)
 		Expect(s.get(ctx).Annotations).NotTo(HaveKey(naming.AnnotationSwitchover))
 		s.world.did()
 
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
 		s.settles(ctx)
 		Expect(s.world.primary()).To(Equal("pg-0"))
 		Expect(s.world.did()).To(HaveExactElements(Equal("handover pg-2 pg-0"), HavePrefix("gone"), HavePrefix("gone")))
@@ -185,8 +185,8 @@ var _ = Describe("Suspension", func() {
 	It("stops PostgreSQL before the pods go, keeps the volumes, and ends", func(ctx SpecContext) {
 		s := created(ctx, nil)
 		s.world.did()
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Suspend = true })
-		s.condition(ctx, databasesv1.ConditionSuspended, metav1.ConditionTrue, databasesv1.ReasonSuspended)
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Suspend = true })
+		s.condition(ctx, apiv1.ConditionSuspended, metav1.ConditionTrue, apiv1.ReasonSuspended)
 		Expect(s.world.did()).To(HaveExactElements(Equal("stopped pg-0"), HavePrefix("gone"), HavePrefix("gone"), HavePrefix("gone")))
 		Expect(s.get(ctx).Status.Phase).To(Equal("Suspended"))
 		for i := range 3 {
@@ -194,10 +194,10 @@ var _ = Describe("Suspension", func() {
 		}
 
 		By("waking with fewer instances")
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Suspend, c.Spec.Replicas = false, 2 })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Suspend, c.Spec.Replicas = false, 2 })
 		s.settles(ctx)
 		Expect(s.get(ctx).Status.Ready).To(Equal("2/2"))
-		s.condition(ctx, databasesv1.ConditionSuspended, metav1.ConditionFalse, databasesv1.ReasonActive)
+		s.condition(ctx, apiv1.ConditionSuspended, metav1.ConditionFalse, apiv1.ReasonActive)
 	}, SpecTimeout(3*time.Minute))
 })
 
@@ -209,8 +209,8 @@ var _ = Describe("Volumes", func() {
 		Expect(people.Create(ctx, c)).To(Succeed())
 		return c.Name
 	}
-	of := func(name string) func(*databasesv1.PostgreSQLCluster) {
-		return func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas, c.Spec.Storage.StorageClassName = 2, &name }
+	of := func(name string) func(*apiv1.PostgreSQLCluster) {
+		return func(c *apiv1.PostgreSQLCluster) { c.Spec.Replicas, c.Spec.Storage.StorageClassName = 2, &name }
 	}
 
 	It("grow, and the StatefulSet is made anew around its pods", func(ctx SpecContext) {
@@ -218,7 +218,7 @@ var _ = Describe("Volumes", func() {
 		s.bind(ctx)
 		set := object(ctx, s, s.Name, &appsv1.StatefulSet{})
 		s.world.did()
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.Size = resource.MustParse("20Gi") })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Storage.Size = resource.MustParse("20Gi") })
 		Eventually(func(g Gomega) {
 			for i := range 2 {
 				claim := object(ctx, s, fmt.Sprintf("data-pg-%d", i), &corev1.PersistentVolumeClaim{})
@@ -229,7 +229,7 @@ var _ = Describe("Volumes", func() {
 			g.Expect(again.UID).NotTo(Equal(set.UID))
 			g.Expect(again.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests.Storage().String()).To(Equal("20Gi"))
 		}).Should(Succeed())
-		s.condition(ctx, databasesv1.ConditionProgressing, metav1.ConditionTrue, databasesv1.ReasonGrowingVolumes)
+		s.condition(ctx, apiv1.ConditionProgressing, metav1.ConditionTrue, apiv1.ReasonGrowingVolumes)
 		s.bind(ctx)
 		s.settles(ctx)
 		Expect(s.world.did()).To(BeEmpty(), "no pod was touched")
@@ -238,15 +238,15 @@ var _ = Describe("Volumes", func() {
 	It("that cannot grow are told", func(ctx SpecContext) {
 		s := created(ctx, of(class(ctx, false)))
 		s.bind(ctx)
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.Size = resource.MustParse("20Gi") })
-		message := s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionTrue, databasesv1.ReasonVolumeNotGrown)
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Storage.Size = resource.MustParse("20Gi") })
+		message := s.condition(ctx, apiv1.ConditionDegraded, metav1.ConditionTrue, apiv1.ReasonVolumeNotGrown)
 		Expect(message).To(ContainSubstring("allowVolumeExpansion"))
 	}, SpecTimeout(3*time.Minute))
 
 	It("go with the cluster or stay, as the policy says", func(ctx SpecContext) {
 		s := created(ctx, nil)
 		Expect(object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).OwnerReferences).To(BeEmpty())
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = databasesv1.ReclaimDelete })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = apiv1.ReclaimDelete })
 		Eventually(func(g Gomega) {
 			for i := range 3 {
 				claim := object(ctx, s, fmt.Sprintf("data-pg-%d", i), &corev1.PersistentVolumeClaim{})
@@ -254,7 +254,7 @@ var _ = Describe("Volumes", func() {
 				g.Expect(claim.OwnerReferences[0].UID).To(Equal(s.get(ctx).UID))
 			}
 		}).Should(Succeed())
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = databasesv1.ReclaimRetain })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = apiv1.ReclaimRetain })
 		Eventually(func() []metav1.OwnerReference {
 			return object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).OwnerReferences
 		}).Should(BeEmpty())

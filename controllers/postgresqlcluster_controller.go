@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/desired"
 	"github.com/kumki-dev/kumki/internal/kube"
 	"github.com/kumki-dev/kumki/internal/naming"
@@ -80,7 +80,7 @@ type attempt struct {
 
 // Reconcile looks at one cluster, does the next thing, and reports.
 func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	cluster := &databasesv1.PostgreSQLCluster{}
+	cluster := &apiv1.PostgreSQLCluster{}
 	if err := r.Writer.Get(ctx, req.NamespacedName, cluster); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(req.NamespacedName)
@@ -98,8 +98,8 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 // pass is one look at one cluster, with what was found and decided.
 type pass struct {
 	r       *ClusterReconciler
-	before  *databasesv1.PostgreSQLCluster // shared with the cache, never changed
-	cluster *databasesv1.PostgreSQLCluster // its status is filled in as the pass goes
+	before  *apiv1.PostgreSQLCluster // shared with the cache, never changed
+	cluster *apiv1.PostgreSQLCluster // its status is filled in as the pass goes
 
 	seen     seen
 	view     plan.View

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
 
@@ -28,7 +28,7 @@ var _ = Describe("A node", func() {
 		key := types.NamespacedName{Namespace: newNamespace(ctx), Name: "pg"}
 		s := subjectOf(key)
 		s.world.change(func(w *world) { w.nodes = map[string]string{"pg-0": names[0], "pg-1": names[1], "pg-2": names[2]} })
-		Expect(people.Create(ctx, &databasesv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})).To(Succeed())
+		Expect(people.Create(ctx, &apiv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})).To(Succeed())
 		s.settles(ctx)
 		s.world.did()
 		return s, names
@@ -58,7 +58,7 @@ var _ = Describe("A node", func() {
 		pod := object(ctx, s, "pg-2", &corev1.Pod{})
 		s.world.change(func(w *world) { w.broken["pg-2"] = true })
 		setReady(ctx, names[2], corev1.ConditionUnknown)
-		s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionTrue, databasesv1.ReasonNodeLost)
+		s.condition(ctx, apiv1.ConditionDegraded, metav1.ConditionTrue, apiv1.ReasonNodeLost)
 		Consistently(func() types.UID {
 			return object(ctx, s, "data-pg-2", &corev1.PersistentVolumeClaim{}).UID
 		}).WithTimeout(3 * time.Second).Should(Equal(claim.UID))
@@ -82,7 +82,7 @@ var _ = Describe("A node", func() {
 		s.world.change(func(w *world) { w.silent = true }) // the leader is gone and nobody can follow
 		setReady(ctx, names[0], corev1.ConditionUnknown)
 		setReady(ctx, names[1], corev1.ConditionUnknown)
-		s.condition(ctx, databasesv1.ConditionReady, metav1.ConditionFalse, databasesv1.ReasonNoPrimary)
+		s.condition(ctx, apiv1.ConditionReady, metav1.ConditionFalse, apiv1.ReasonNoPrimary)
 		clock.forward(time.Hour)
 		Consistently(func(g Gomega) {
 			for _, name := range []string{"data-pg-0", "data-pg-1", "data-pg-2"} {
@@ -97,9 +97,9 @@ var _ = Describe("Deletion", func() {
 		s := created(ctx, nil)
 		s.world.did()
 		Expect(people.Delete(ctx, s.get(ctx))).To(Succeed())
-		Eventually(func() bool { return exists(ctx, s, s.Name, &databasesv1.PostgreSQLCluster{}) }).Should(BeFalse())
+		Eventually(func() bool { return exists(ctx, s, s.Name, &apiv1.PostgreSQLCluster{}) }).Should(BeFalse())
 		Eventually(func() error {
-			return people.Get(ctx, s.NamespacedName, &databasesv1.PostgreSQLCluster{})
+			return people.Get(ctx, s.NamespacedName, &apiv1.PostgreSQLCluster{})
 		}).ShouldNot(Succeed())
 		Expect(s.world.did()).To(ContainElement("stopped pg-0"))
 		Expect(object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).OwnerReferences).To(BeEmpty())
@@ -107,11 +107,11 @@ var _ = Describe("Deletion", func() {
 	}, SpecTimeout(3*time.Minute))
 
 	It("with policy Delete leaves volumes to the garbage collector and the leadership record to nobody", func(ctx SpecContext) {
-		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = databasesv1.ReclaimDelete })
+		s := created(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Storage.ReclaimPolicy = apiv1.ReclaimDelete })
 		uid := s.get(ctx).UID
 		Expect(people.Delete(ctx, s.get(ctx))).To(Succeed())
 		Eventually(func() error {
-			return people.Get(ctx, s.NamespacedName, &databasesv1.PostgreSQLCluster{})
+			return people.Get(ctx, s.NamespacedName, &apiv1.PostgreSQLCluster{})
 		}).ShouldNot(Succeed())
 		Expect(object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{}).OwnerReferences).To(ContainElement(HaveField("UID", uid)))
 		Expect(exists(ctx, s, naming.Lease(s.Name), lease())).To(BeFalse())
@@ -122,11 +122,11 @@ var _ = Describe("Deletion", func() {
 		before := s.get(ctx).Status.SystemIdentifier
 		Expect(people.Delete(ctx, s.get(ctx))).To(Succeed())
 		Eventually(func() error {
-			return people.Get(ctx, s.NamespacedName, &databasesv1.PostgreSQLCluster{})
+			return people.Get(ctx, s.NamespacedName, &apiv1.PostgreSQLCluster{})
 		}).ShouldNot(Succeed())
 		s.world.collect(ctx)
 
-		Expect(people.Create(ctx, &databasesv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}})).To(Succeed())
+		Expect(people.Create(ctx, &apiv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}})).To(Succeed())
 		Eventually(func(g Gomega) {
 			config := &corev1.ConfigMap{}
 			g.Expect(people.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: naming.ConfigMap(s.Name)}, config)).To(Succeed())

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
 
@@ -71,7 +71,7 @@ var _ = Describe("The objects of a cluster", func() {
 		Expect(service.Spec.Selector).To(BeEmpty())
 		service.Spec.Selector = map[string]string{naming.LabelPod: s.Name + "-0"}
 		Expect(people.Update(ctx, service)).To(Succeed())
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Service.Type = "NodePort" })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Service.Type = "NodePort" })
 		Eventually(func(g Gomega) {
 			got := object(ctx, s, naming.ServiceRW(s.Name), &corev1.Service{})
 			g.Expect(got.Spec.Type).To(Equal(corev1.ServiceTypeNodePort))
@@ -84,8 +84,8 @@ var _ = Describe("The objects of a cluster", func() {
 		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pg-app"}, StringData: map[string]string{"mine": "yes"}}
 		Expect(people.Create(ctx, foreign)).To(Succeed())
 		s := subjectOf(types.NamespacedName{Namespace: namespace, Name: "pg"})
-		Expect(people.Create(ctx, &databasesv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pg"}})).To(Succeed())
-		message := s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionTrue, databasesv1.ReasonReconcileError)
+		Expect(people.Create(ctx, &apiv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pg"}})).To(Succeed())
+		message := s.condition(ctx, apiv1.ConditionDegraded, metav1.ConditionTrue, apiv1.ReasonReconcileError)
 		Expect(message).To(ContainSubstring(`Secret "pg-app" exists`))
 		Expect(object(ctx, s, "pg-app", &corev1.Secret{}).Data).To(HaveLen(1))
 		Expect(people.Delete(ctx, foreign)).To(Succeed())
@@ -93,9 +93,9 @@ var _ = Describe("The objects of a cluster", func() {
 	}, SpecTimeout(3*time.Minute))
 
 	It("include the Services that the spec adds, as long as it does", func(ctx SpecContext) {
-		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) {
-			c.Spec.Service.Additional = []databasesv1.AdditionalService{
-				{Name: "outside", Target: databasesv1.TargetPrimary, Type: "LoadBalancer"}, {Name: "reports", Target: databasesv1.TargetStandbys},
+		s := created(ctx, func(c *apiv1.PostgreSQLCluster) {
+			c.Spec.Service.Additional = []apiv1.AdditionalService{
+				{Name: "outside", Target: apiv1.TargetPrimary, Type: "LoadBalancer"}, {Name: "reports", Target: apiv1.TargetStandbys},
 			}
 		})
 		Expect(object(ctx, s, "pg-outside", &corev1.Service{}).Spec.Selector).To(HaveKeyWithValue(naming.LabelPod, "pg-0"))
@@ -108,7 +108,7 @@ var _ = Describe("The objects of a cluster", func() {
 		}).Should(HaveKeyWithValue(naming.LabelPod, "pg-2"))
 
 		By("going when it is declared no more")
-		s.update(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Service.Additional = c.Spec.Service.Additional[:1] })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Service.Additional = c.Spec.Service.Additional[:1] })
 		Eventually(func() bool {
 			err := people.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: "pg-reports"}, &corev1.Service{})
 			return apierrors.IsNotFound(err)
@@ -116,7 +116,7 @@ var _ = Describe("The objects of a cluster", func() {
 	}, SpecTimeout(3*time.Minute))
 
 	It("tell the role of each pod, and send reads to standbys while there are any", func(ctx SpecContext) {
-		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) { c.Spec.Replicas = 2 })
+		s := created(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Replicas = 2 })
 		Eventually(func(g Gomega) {
 			g.Expect(object(ctx, s, "pg-0", &corev1.Pod{}).Labels).To(HaveKeyWithValue(naming.LabelRole, naming.ValuePrimary))
 			g.Expect(object(ctx, s, "pg-1", &corev1.Pod{}).Labels).To(HaveKeyWithValue(naming.LabelRole, naming.ValueStandby))
@@ -126,6 +126,6 @@ var _ = Describe("The objects of a cluster", func() {
 		Eventually(func() map[string]string {
 			return object(ctx, s, "pg-ro", &corev1.Service{}).Spec.Selector
 		}).ShouldNot(HaveKey(naming.LabelRole))
-		s.condition(ctx, databasesv1.ConditionFailoverReady, metav1.ConditionFalse, databasesv1.ReasonPrimaryOnly)
+		s.condition(ctx, apiv1.ConditionFailoverReady, metav1.ConditionFalse, apiv1.ReasonPrimaryOnly)
 	}, SpecTimeout(3*time.Minute))
 })

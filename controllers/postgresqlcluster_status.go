@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 	"github.com/kumki-dev/kumki/internal/plan"
 )
@@ -18,7 +18,7 @@ import (
 // report writes the status once, whatever became of the pass.
 func (p *pass) report(ctx context.Context, failed error) error {
 	if failed != nil {
-		reason := databasesv1.ReasonReconcileError
+		reason := apiv1.ReasonReconcileError
 		var refused *refusedError
 		if errors.As(failed, &refused) {
 			reason = refused.finding.Reason
@@ -39,7 +39,7 @@ func (p *pass) report(ctx context.Context, failed error) error {
 }
 
 // tell records an event for each condition that turned.
-func (p *pass) tell(before, after *databasesv1.PostgreSQLCluster) {
+func (p *pass) tell(before, after *apiv1.PostgreSQLCluster) {
 	type turn struct {
 		kind     string
 		yes, no  *event
@@ -47,10 +47,10 @@ func (p *pass) tell(before, after *databasesv1.PostgreSQLCluster) {
 		noAtOnce bool // tell False also when there was none before
 	}
 	for _, t := range []turn{
-		{kind: databasesv1.ConditionReady, yes: &eventReady, no: &eventNotReady, atBirth: true},
-		{kind: databasesv1.ConditionDegraded, yes: &eventDegraded, no: &eventRecovered, atBirth: true},
-		{kind: databasesv1.ConditionConfigurationValid, yes: &eventConfigurationValid, no: &eventConfigurationBad, noAtOnce: true},
-		{kind: databasesv1.ConditionSuspended, yes: &eventSuspended, no: &eventResuming, atBirth: true},
+		{kind: apiv1.ConditionReady, yes: &eventReady, no: &eventNotReady, atBirth: true},
+		{kind: apiv1.ConditionDegraded, yes: &eventDegraded, no: &eventRecovered, atBirth: true},
+		{kind: apiv1.ConditionConfigurationValid, yes: &eventConfigurationValid, no: &eventConfigurationBad, noAtOnce: true},
+		{kind: apiv1.ConditionSuspended, yes: &eventSuspended, no: &eventResuming, atBirth: true},
 	} {
 		was := meta.FindStatusCondition(before.Status.Conditions, t.kind)
 		is := meta.FindStatusCondition(after.Status.Conditions, t.kind)
@@ -58,7 +58,7 @@ func (p *pass) tell(before, after *databasesv1.PostgreSQLCluster) {
 		case is == nil || (was != nil && was.Status == is.Status):
 		case is.Status == metav1.ConditionTrue && (was != nil || t.atBirth):
 			p.event(*t.yes, "%s", is.Message)
-		case is.Reason == databasesv1.ReasonSuspended: // it was asked for; the condition Suspended tells when it is done
+		case is.Reason == apiv1.ReasonSuspended: // it was asked for; the condition Suspended tells when it is done
 		case is.Status == metav1.ConditionFalse && (was != nil || t.noAtOnce):
 			p.event(*t.no, "%s", is.Message)
 		}
@@ -78,7 +78,7 @@ func (p *pass) finalize(ctx context.Context) (ctrl.Result, error) {
 	if err := p.observeForEnd(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	keep := p.cluster.Spec.Storage.ReclaimPolicy != databasesv1.ReclaimDelete
+	keep := p.cluster.Spec.Storage.ReclaimPolicy != apiv1.ReclaimDelete
 	age := p.r.Now().Sub(p.cluster.DeletionTimestamp.Time).Seconds()
 	if keep && age < finalizeWithin && p.seen.config != nil && p.view.Config != nil && p.view.Set != nil {
 		stopped, err := p.stop(ctx)

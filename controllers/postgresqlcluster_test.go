@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
 
@@ -37,10 +37,10 @@ func subjectOf(key types.NamespacedName) *subject {
 }
 
 // create makes a cluster in a namespace of its own.
-func create(ctx context.Context, change func(*databasesv1.PostgreSQLCluster)) *subject {
+func create(ctx context.Context, change func(*apiv1.PostgreSQLCluster)) *subject {
 	GinkgoHelper()
 	key := types.NamespacedName{Namespace: newNamespace(ctx), Name: "pg"}
-	cluster := &databasesv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	cluster := &apiv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	if change != nil {
 		change(cluster)
 	}
@@ -50,22 +50,22 @@ func create(ctx context.Context, change func(*databasesv1.PostgreSQLCluster)) *s
 }
 
 // created makes a cluster and waits until it is settled.
-func created(ctx context.Context, change func(*databasesv1.PostgreSQLCluster)) *subject {
+func created(ctx context.Context, change func(*apiv1.PostgreSQLCluster)) *subject {
 	GinkgoHelper()
 	s := create(ctx, change)
 	s.settles(ctx)
 	return s
 }
 
-func (s *subject) get(ctx context.Context) *databasesv1.PostgreSQLCluster {
+func (s *subject) get(ctx context.Context) *apiv1.PostgreSQLCluster {
 	GinkgoHelper()
-	cluster := &databasesv1.PostgreSQLCluster{}
+	cluster := &apiv1.PostgreSQLCluster{}
 	Expect(people.Get(ctx, s.NamespacedName, cluster)).To(Succeed())
 	return cluster
 }
 
 // update changes the declaration.
-func (s *subject) update(ctx context.Context, change func(*databasesv1.PostgreSQLCluster)) {
+func (s *subject) update(ctx context.Context, change func(*apiv1.PostgreSQLCluster)) {
 	GinkgoHelper()
 	Eventually(func() error {
 		cluster := s.get(ctx)
@@ -139,16 +139,16 @@ var _ = Describe("A cluster", func() {
 		Expect(cluster.Status.SystemIdentifier).NotTo(BeEmpty())
 		Expect(cluster.Status.MajorVersion).To(Equal("17"))
 		Expect(cluster.Status.Instances).To(HaveLen(3))
-		s.condition(ctx, databasesv1.ConditionReady, metav1.ConditionTrue, databasesv1.ReasonAllReady)
-		s.condition(ctx, databasesv1.ConditionFailoverReady, metav1.ConditionTrue, databasesv1.ReasonQuorum)
-		s.condition(ctx, databasesv1.ConditionDegraded, metav1.ConditionFalse, databasesv1.ReasonHealthy)
+		s.condition(ctx, apiv1.ConditionReady, metav1.ConditionTrue, apiv1.ReasonAllReady)
+		s.condition(ctx, apiv1.ConditionFailoverReady, metav1.ConditionTrue, apiv1.ReasonQuorum)
+		s.condition(ctx, apiv1.ConditionDegraded, metav1.ConditionFalse, apiv1.ReasonHealthy)
 	}, SpecTimeout(3*time.Minute))
 
 	It("causes no write when it is steady", func(ctx SpecContext) {
-		s := created(ctx, func(c *databasesv1.PostgreSQLCluster) {
-			c.Spec.Service.Additional = []databasesv1.AdditionalService{{Name: "extra", Target: databasesv1.TargetPrimary}}
+		s := created(ctx, func(c *apiv1.PostgreSQLCluster) {
+			c.Spec.Service.Additional = []apiv1.AdditionalService{{Name: "extra", Target: apiv1.TargetPrimary}}
 			c.Spec.Superuser.RemoteAccess = true
-			c.Spec.Storage.WALStorage = &databasesv1.VolumeSpec{Size: resource.MustParse("1Gi")}
+			c.Spec.Storage.WALStorage = &apiv1.VolumeSpec{Size: resource.MustParse("1Gi")}
 		})
 		count := func() int { return len(writes.in(s.Namespace)) }
 		Eventually(func(g Gomega) { // events of the settling are recorded a moment later

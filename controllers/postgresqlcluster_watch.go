@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
@@ -48,7 +48,7 @@ func ownKinds() []client.Object {
 func NewScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		databasesv1.AddToScheme, corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme,
+		apiv1.AddToScheme, corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme,
 		networkingv1.AddToScheme, coordinationv1.AddToScheme, storagev1.AddToScheme, eventsv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
@@ -112,7 +112,7 @@ func (r *ClusterReconciler) SetupWithManager(mgr ctrl.Manager, workers int) erro
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("postgresqlcluster").
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
-		For(&databasesv1.PostgreSQLCluster{}, builder.WithPredicates(predicate.Or(
+		For(&apiv1.PostgreSQLCluster{}, builder.WithPredicates(predicate.Or(
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, deleted{},
 		))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.clustersOnNode), builder.WithPredicates(changedNode{}))

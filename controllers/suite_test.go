@@ -26,7 +26,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/controllers"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/kube"
@@ -57,7 +57,7 @@ var _ = BeforeSuite(func() {
 
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
-	Expect(databasesv1.AddToScheme(scheme)).To(Succeed())
+	Expect(apiv1.AddToScheme(scheme)).To(Succeed())
 	environment = &envtest.Environment{
 		CRDDirectoryPaths:     []string{filepath.Join("..", "config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
@@ -217,7 +217,7 @@ func (w *worlds) retire(ctx context.Context, cluster types.NamespacedName) {
 	w.mu.Lock()
 	delete(w.fake, cluster)
 	w.mu.Unlock()
-	object := &databasesv1.PostgreSQLCluster{}
+	object := &apiv1.PostgreSQLCluster{}
 	if err := w.client.Get(ctx, cluster, object); err != nil {
 		return
 	}

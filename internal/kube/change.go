@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
 
@@ -104,7 +104,7 @@ func (w *Writer) SetAnnotation(ctx context.Context, seen client.Object, key stri
 }
 
 // PatchStatus writes what differs between two states of a cluster's status; nothing is sent when they are alike.
-func (w *Writer) PatchStatus(ctx context.Context, before, after *databasesv1.PostgreSQLCluster) (bool, error) {
+func (w *Writer) PatchStatus(ctx context.Context, before, after *apiv1.PostgreSQLCluster) (bool, error) {
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return false, nil
 	}

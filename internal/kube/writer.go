@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
 
@@ -252,7 +252,7 @@ func (w *Writer) rememberWrite(have client.Object) {
 	defer w.mu.Unlock()
 	key := memoKey{kind: gvk.Kind, name: client.ObjectKeyFromObject(have)}
 	cluster := have.GetLabels()[naming.LabelCluster]
-	if gvk.GroupKind() == databasesv1.GroupVersion.WithKind("PostgreSQLCluster").GroupKind() {
+	if gvk.GroupKind() == apiv1.GroupVersion.WithKind("PostgreSQLCluster").GroupKind() {
 		cluster = have.GetName()
 	}
 	w.memo[key] = memo{cluster: cluster, uid: have.GetUID(), version: have.GetResourceVersion()}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/naming"
@@ -27,7 +27,7 @@ const (
 
 // steady is a cluster of n healthy instances, pg-0 first; each change alters it.
 func steady(n int, changes ...func(*View)) View {
-	cluster := &databasesv1.PostgreSQLCluster{}
+	cluster := &apiv1.PostgreSQLCluster{}
 	cluster.Name, cluster.Namespace, cluster.Generation = "pg", "ns", 1
 	cluster.Annotations = map[string]string{}
 	cluster.Spec.Replicas = int32(n)
@@ -86,12 +86,12 @@ func with(n int, change func(*Instance)) func(*View) {
 	return func(v *View) { change(&v.Instances[n]) }
 }
 
-func spec(change func(*databasesv1.PostgreSQLClusterSpec)) func(*View) {
+func spec(change func(*apiv1.PostgreSQLClusterSpec)) func(*View) {
 	return func(v *View) { change(&v.Cluster.Spec) }
 }
 
 func replicas(n int32) func(*View) {
-	return spec(func(s *databasesv1.PostgreSQLClusterSpec) { s.Replicas = n })
+	return spec(func(s *apiv1.PostgreSQLClusterSpec) { s.Replicas = n })
 }
 
 func annotated(key, value string) func(*View) {
@@ -172,7 +172,7 @@ func reasons(all []Finding) []string {
 }
 
 // conditionOf is "Status Reason" of a condition of the report.
-func conditionOf(t *testing.T, s databasesv1.PostgreSQLClusterStatus, kind string) string {
+func conditionOf(t *testing.T, s apiv1.PostgreSQLClusterStatus, kind string) string {
 	t.Helper()
 	c := meta.FindStatusCondition(s.Conditions, kind)
 	if c == nil {

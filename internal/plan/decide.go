@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 )
 
 // Finding is a reason (a constant of package api/v1) and what to say about it to people.
@@ -157,16 +157,16 @@ func settling(v View, d Decision) *Finding {
 	if len(waiting) == 0 {
 		return nil
 	}
-	before := meta.FindStatusCondition(v.Cluster.Status.Conditions, databasesv1.ConditionProgressing)
+	before := meta.FindStatusCondition(v.Cluster.Status.Conditions, apiv1.ConditionProgressing)
 	switch {
 	case v.Cluster.Status.SystemIdentifier == "" && v.Record == nil:
-		return &Finding{databasesv1.ReasonProvisioning, "the first instance makes the database"}
-	case meta.IsStatusConditionTrue(v.Cluster.Status.Conditions, databasesv1.ConditionSuspended):
-		return &Finding{databasesv1.ReasonResuming, list("waiting for", waiting)}
+		return &Finding{apiv1.ReasonProvisioning, "the first instance makes the database"}
+	case meta.IsStatusConditionTrue(v.Cluster.Status.Conditions, apiv1.ConditionSuspended):
+		return &Finding{apiv1.ReasonResuming, list("waiting for", waiting)}
 	case before != nil && before.Status == metav1.ConditionTrue:
 		return &Finding{before.Reason, list("waiting for", waiting)} // planned work ends when all are well again
 	case v.Cluster.Status.ObservedGeneration == 0:
-		return &Finding{databasesv1.ReasonProvisioning, list("waiting for", waiting)}
+		return &Finding{apiv1.ReasonProvisioning, list("waiting for", waiting)}
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/naming"
@@ -69,43 +69,43 @@ func TestSteadyClusterIsLeftAlone(t *testing.T) {
 
 func TestNewClusterStartsAllAtOnce(t *testing.T) {
 	v := steady(3)
-	v.Config, v.Set, v.Record, v.Instances, v.Cluster.Status = nil, nil, nil, nil, databasesv1.PostgreSQLClusterStatus{}
-	checkDecisions(t, []decisionCase{{"new", v, decision{progress: databasesv1.ReasonProvisioning, members: 3, pods: 3}}})
+	v.Config, v.Set, v.Record, v.Instances, v.Cluster.Status = nil, nil, nil, nil, apiv1.PostgreSQLClusterStatus{}
+	checkDecisions(t, []decisionCase{{"new", v, decision{progress: apiv1.ReasonProvisioning, members: 3, pods: 3}}})
 }
 
 func TestRollout(t *testing.T) {
 	checkDecisions(t, []decisionCase{
-		{"last standby first", steady(3, outdated(0, 1, 2)), decision{action: "DeletePod pg-2", progress: databasesv1.ReasonRollingUpdate}},
-		{"next standby when it is back", steady(3, outdated(0, 1)), decision{action: "DeletePod pg-1", progress: databasesv1.ReasonRollingUpdate}},
-		{"hand-over before the primary's turn", steady(3, outdated(0)), decision{action: "Handover pg-0 -> pg-1", progress: databasesv1.ReasonRollingUpdate}},
-		{"former primary last", steady(3, leads(1), outdated(0)), decision{action: "DeletePod pg-0", progress: databasesv1.ReasonRollingUpdate}},
-		{"single instance", steady(1, outdated(0)), decision{action: "DeletePod pg-0", progress: databasesv1.ReasonRollingUpdate}},
-		{"waits for one that is gone", steady(3, outdated(0, 1), with(2, noPod)), decision{progress: databasesv1.ReasonRollingUpdate}},
-		{"waits for one that terminates", steady(3, outdated(0, 1), with(2, func(i *Instance) { i.Pod.Terminating = true })), decision{progress: databasesv1.ReasonRollingUpdate}},
-		{"waits for one that is not ready", steady(3, outdated(0, 1), with(2, unready)), decision{progress: databasesv1.ReasonRollingUpdate}},
-		{"waits for one that does not answer", steady(3, outdated(0, 1), with(2, silent)), decision{progress: databasesv1.ReasonRollingUpdate}},
+		{"last standby first", steady(3, outdated(0, 1, 2)), decision{action: "DeletePod pg-2", progress: apiv1.ReasonRollingUpdate}},
+		{"next standby when it is back", steady(3, outdated(0, 1)), decision{action: "DeletePod pg-1", progress: apiv1.ReasonRollingUpdate}},
+		{"hand-over before the primary's turn", steady(3, outdated(0)), decision{action: "Handover pg-0 -> pg-1", progress: apiv1.ReasonRollingUpdate}},
+		{"former primary last", steady(3, leads(1), outdated(0)), decision{action: "DeletePod pg-0", progress: apiv1.ReasonRollingUpdate}},
+		{"single instance", steady(1, outdated(0)), decision{action: "DeletePod pg-0", progress: apiv1.ReasonRollingUpdate}},
+		{"waits for one that is gone", steady(3, outdated(0, 1), with(2, noPod)), decision{progress: apiv1.ReasonRollingUpdate}},
+		{"waits for one that terminates", steady(3, outdated(0, 1), with(2, func(i *Instance) { i.Pod.Terminating = true })), decision{progress: apiv1.ReasonRollingUpdate}},
+		{"waits for one that is not ready", steady(3, outdated(0, 1), with(2, unready)), decision{progress: apiv1.ReasonRollingUpdate}},
+		{"waits for one that does not answer", steady(3, outdated(0, 1), with(2, silent)), decision{progress: apiv1.ReasonRollingUpdate}},
 		{"halts at one that does not answer for long", steady(3, outdated(0, 1), with(2, silent), with(2, unwellFor(time.Hour))),
-			decision{progress: databasesv1.ReasonRollingUpdate, troubles: []string{databasesv1.ReasonUnreachable, databasesv1.ReasonRolloutHalted}}},
-		{"waits for one that has not caught up", steady(3, outdated(0, 1), behind("pg-2", caughtUp+1)), decision{progress: databasesv1.ReasonRollingUpdate}},
-		{"waits while nobody leads", steady(3, outdated(0, 1), nobodyLeads), decision{progress: databasesv1.ReasonRollingUpdate}},
+			decision{progress: apiv1.ReasonRollingUpdate, troubles: []string{apiv1.ReasonUnreachable, apiv1.ReasonRolloutHalted}}},
+		{"waits for one that has not caught up", steady(3, outdated(0, 1), behind("pg-2", caughtUp+1)), decision{progress: apiv1.ReasonRollingUpdate}},
+		{"waits while nobody leads", steady(3, outdated(0, 1), nobodyLeads), decision{progress: apiv1.ReasonRollingUpdate}},
 		{"halts at one that stays unready", steady(3, outdated(0, 1), with(2, unreadyForLong)),
-			decision{progress: databasesv1.ReasonRollingUpdate, troubles: []string{databasesv1.ReasonInstancesNotReady, databasesv1.ReasonRolloutHalted}}},
+			decision{progress: apiv1.ReasonRollingUpdate, troubles: []string{apiv1.ReasonInstancesNotReady, apiv1.ReasonRolloutHalted}}},
 		{"halts at once when the image is not there", steady(3, outdated(0, 1), with(2, func(i *Instance) {
 			unready(i)
 			i.Pod.Running, i.Pod.Waiting = false, "ImagePullBackOff"
-		})), decision{progress: databasesv1.ReasonRollingUpdate, troubles: []string{databasesv1.ReasonRolloutHalted}}},
+		})), decision{progress: apiv1.ReasonRollingUpdate, troubles: []string{apiv1.ReasonRolloutHalted}}},
 		{"replaces first what cannot run", steady(3, outdated(0, 1, 2), with(1, func(i *Instance) {
 			unready(i)
 			i.Pod.Running, i.Pod.Waiting = false, "ImagePullBackOff"
-		})), decision{action: "DeletePod pg-1", progress: databasesv1.ReasonRollingUpdate}},
+		})), decision{action: "DeletePod pg-1", progress: apiv1.ReasonRollingUpdate}},
 		{"leaves an outdated standby that copies data alone", steady(3, outdated(0, 1, 2), with(1, func(i *Instance) {
 			unreadyForLong(i)
 			i.Status.State = instanceapi.StateCloning
-		})), decision{progress: databasesv1.ReasonRollingUpdate, troubles: []string{databasesv1.ReasonInstancesNotReady, databasesv1.ReasonRolloutHalted}}},
+		})), decision{progress: apiv1.ReasonRollingUpdate, troubles: []string{apiv1.ReasonInstancesNotReady, apiv1.ReasonRolloutHalted}}},
 		{"prefers a successor on a good node", steady(3, outdated(0), with(1, func(i *Instance) { i.Node.Cordoned = true })),
-			decision{action: "Handover pg-0 -> pg-2", progress: databasesv1.ReasonRollingUpdate}},
+			decision{action: "Handover pg-0 -> pg-2", progress: apiv1.ReasonRollingUpdate}},
 		{"a synchronous successor comes first", steady(3, outdated(0), func(v *View) { v.Instances[0].Status.Standbys[0].SyncState = "async" }),
-			decision{action: "Handover pg-0 -> pg-2", progress: databasesv1.ReasonRollingUpdate}},
+			decision{action: "Handover pg-0 -> pg-2", progress: apiv1.ReasonRollingUpdate}},
 	})
 }
 
@@ -135,29 +135,29 @@ func TestRestart(t *testing.T) {
 		}
 	}
 	checkDecisions(t, []decisionCase{
-		{"raised: standbys first", steady(3, all, settings("100", "200")), decision{action: "RestartPostgreSQL pg-2", progress: databasesv1.ReasonRestarting}},
-		{"raised: then a hand-over", steady(3, with(0, pending("max_connections")), settings("100", "200")), decision{action: "Handover pg-0 -> pg-1", progress: databasesv1.ReasonRestarting}},
-		{"lowered: primary first, in place", steady(3, all, settings("200", "100")), decision{action: "RestartPostgreSQL pg-0", progress: databasesv1.ReasonRestarting}},
-		{"lowered: standbys then", steady(3, with(1, pending("max_connections")), settings("100", "100")), decision{action: "RestartPostgreSQL pg-1", progress: databasesv1.ReasonRestarting}},
-		{"another parameter", steady(3, with(0, pending("shared_buffers"))), decision{action: "Handover pg-0 -> pg-1", progress: databasesv1.ReasonRestarting}},
-		{"single instance in place", steady(1, all, settings("100", "200")), decision{action: "RestartPostgreSQL pg-0", progress: databasesv1.ReasonRestarting}},
-		{"waits for one that is not ready", steady(3, all, settings("100", "200"), with(2, unready)), decision{progress: databasesv1.ReasonRestarting}},
-		{"a rollout comes first", steady(3, all, outdated(0, 1, 2)), decision{action: "DeletePod pg-2", progress: databasesv1.ReasonRollingUpdate}},
+		{"raised: standbys first", steady(3, all, settings("100", "200")), decision{action: "RestartPostgreSQL pg-2", progress: apiv1.ReasonRestarting}},
+		{"raised: then a hand-over", steady(3, with(0, pending("max_connections")), settings("100", "200")), decision{action: "Handover pg-0 -> pg-1", progress: apiv1.ReasonRestarting}},
+		{"lowered: primary first, in place", steady(3, all, settings("200", "100")), decision{action: "RestartPostgreSQL pg-0", progress: apiv1.ReasonRestarting}},
+		{"lowered: standbys then", steady(3, with(1, pending("max_connections")), settings("100", "100")), decision{action: "RestartPostgreSQL pg-1", progress: apiv1.ReasonRestarting}},
+		{"another parameter", steady(3, with(0, pending("shared_buffers"))), decision{action: "Handover pg-0 -> pg-1", progress: apiv1.ReasonRestarting}},
+		{"single instance in place", steady(1, all, settings("100", "200")), decision{action: "RestartPostgreSQL pg-0", progress: apiv1.ReasonRestarting}},
+		{"waits for one that is not ready", steady(3, all, settings("100", "200"), with(2, unready)), decision{progress: apiv1.ReasonRestarting}},
+		{"a rollout comes first", steady(3, all, outdated(0, 1, 2)), decision{action: "DeletePod pg-2", progress: apiv1.ReasonRollingUpdate}},
 	})
 }
 
 func TestSwitchover(t *testing.T) {
 	to := func(name string) func(*View) { return annotated(naming.AnnotationSwitchover, name) }
 	checkDecisions(t, []decisionCase{
-		{"to a standby", steady(3, to("pg-2")), decision{action: "Handover pg-0 -> pg-2", progress: databasesv1.ReasonSwitchover}},
-		{"to any", steady(3, to("any")), decision{action: "ChooseSwitchover pg-0 -> pg-1", progress: databasesv1.ReasonSwitchover}},
+		{"to a standby", steady(3, to("pg-2")), decision{action: "Handover pg-0 -> pg-2", progress: apiv1.ReasonSwitchover}},
+		{"to any", steady(3, to("any")), decision{action: "ChooseSwitchover pg-0 -> pg-1", progress: apiv1.ReasonSwitchover}},
 		{"done", steady(3, to("pg-2"), leads(2)), decision{action: "SettleSwitchover pg-2 -> pg-2"}},
 		{"to a stranger", steady(3, to("pg-7")), decision{action: "SettleSwitchover  -> pg-7"}},
 		{"to nobody", steady(3, to("other-1")), decision{action: "SettleSwitchover  -> other-1"}},
 		{"of a single instance", steady(1, to("any")), decision{action: "SettleSwitchover  -> any"}},
-		{"waits until the standby is well", steady(3, to("pg-2"), with(2, unready)), decision{progress: databasesv1.ReasonSwitchover}},
-		{"waits until somebody leads", steady(3, to("pg-2"), nobodyLeads), decision{progress: databasesv1.ReasonSwitchover}},
-		{"comes before a rollout", steady(3, to("pg-2"), outdated(1)), decision{action: "Handover pg-0 -> pg-2", progress: databasesv1.ReasonSwitchover}},
+		{"waits until the standby is well", steady(3, to("pg-2"), with(2, unready)), decision{progress: apiv1.ReasonSwitchover}},
+		{"waits until somebody leads", steady(3, to("pg-2"), nobodyLeads), decision{progress: apiv1.ReasonSwitchover}},
+		{"comes before a rollout", steady(3, to("pg-2"), outdated(1)), decision{action: "Handover pg-0 -> pg-2", progress: apiv1.ReasonSwitchover}},
 	})
 	if d := Decide(steady(3, to("pg-7"))); d.Action.Done {
 		t.Error("a refused switchover is called done")
@@ -167,8 +167,8 @@ func TestSwitchover(t *testing.T) {
 func TestDrain(t *testing.T) {
 	cordon := func(i *Instance) { i.Node.Cordoned = true }
 	checkDecisions(t, []decisionCase{
-		{"the primary's node", steady(3, with(0, cordon)), decision{action: "Handover pg-0 -> pg-1", progress: databasesv1.ReasonSwitchover}},
-		{"past other cordoned nodes", steady(3, with(0, cordon), with(1, cordon)), decision{action: "Handover pg-0 -> pg-2", progress: databasesv1.ReasonSwitchover}},
+		{"the primary's node", steady(3, with(0, cordon)), decision{action: "Handover pg-0 -> pg-1", progress: apiv1.ReasonSwitchover}},
+		{"past other cordoned nodes", steady(3, with(0, cordon), with(1, cordon)), decision{action: "Handover pg-0 -> pg-2", progress: apiv1.ReasonSwitchover}},
 		{"all nodes", steady(3, with(0, cordon), with(1, cordon), with(2, cordon)), decision{}},
 		{"a standby's node", steady(3, with(1, cordon)), decision{}},
 		{"a single instance", steady(1, with(0, cordon)), decision{}},
@@ -184,42 +184,42 @@ func TestScale(t *testing.T) {
 		}
 	}
 	checkDecisions(t, []decisionCase{
-		{"up", steady(3, replicas(5)), decision{progress: databasesv1.ReasonScaling, members: 5, pods: 5}},
-		{"down: out of the membership first", steady(3, replicas(2)), decision{progress: databasesv1.ReasonScaling, members: 2, pods: 3}},
-		{"down: pods stay while the record names them", steady(3, replicas(2), shrunk(2, "pg-0", "pg-1", "pg-2")), decision{progress: databasesv1.ReasonScaling, members: 2, pods: 3}},
+		{"up", steady(3, replicas(5)), decision{progress: apiv1.ReasonScaling, members: 5, pods: 5}},
+		{"down: out of the membership first", steady(3, replicas(2)), decision{progress: apiv1.ReasonScaling, members: 2, pods: 3}},
+		{"down: pods stay while the record names them", steady(3, replicas(2), shrunk(2, "pg-0", "pg-1", "pg-2")), decision{progress: apiv1.ReasonScaling, members: 2, pods: 3}},
 		{"down: pods stay while a quorum names them", steady(3, replicas(2), shrunk(2, "pg-0", "pg-1"), func(v *View) {
 			v.Record.Quorums = []election.Quorum{{Standbys: []string{"pg-1", "pg-2"}, Num: 1}}
-		}), decision{progress: databasesv1.ReasonScaling, members: 2, pods: 3}},
-		{"down: then pods go", steady(3, replicas(2), shrunk(2, "pg-0", "pg-1")), decision{progress: databasesv1.ReasonScaling, members: 2, pods: 2}},
-		{"down: primary that is to go hands over", steady(3, replicas(2), leads(2)), decision{action: "Handover pg-2 -> pg-0", progress: databasesv1.ReasonScaling, members: 3, pods: 3}},
-		{"down: nobody to hand over to", steady(3, replicas(1), leads(2), with(0, unready)), decision{progress: databasesv1.ReasonScaling, members: 3, pods: 3}},
-		{"down: waits for a primary", steady(3, replicas(2), nobodyLeads), decision{progress: databasesv1.ReasonScaling, members: 3, pods: 3}},
-		{"down: the last good copies are to go", steady(3, replicas(2), with(1, unready)), decision{progress: databasesv1.ReasonScaling, members: 3, pods: 3}},
-		{"down to one", steady(3, replicas(1)), decision{progress: databasesv1.ReasonScaling, members: 1, pods: 3}},
-		{"down: former member leads by surprise", steady(3, replicas(2), leads(2), shrunk(2, "pg-0", "pg-1")), decision{action: "Handover pg-2 -> pg-0", progress: databasesv1.ReasonScaling, members: 2, pods: 3}},
-		{"down: waits for the end of pods", steady(3, replicas(2), shrunk(2, "pg-0", "pg-1"), func(v *View) { v.Set.Pods = 2 }), decision{progress: databasesv1.ReasonScaling, members: 2, pods: 2}},
+		}), decision{progress: apiv1.ReasonScaling, members: 2, pods: 3}},
+		{"down: then pods go", steady(3, replicas(2), shrunk(2, "pg-0", "pg-1")), decision{progress: apiv1.ReasonScaling, members: 2, pods: 2}},
+		{"down: primary that is to go hands over", steady(3, replicas(2), leads(2)), decision{action: "Handover pg-2 -> pg-0", progress: apiv1.ReasonScaling, members: 3, pods: 3}},
+		{"down: nobody to hand over to", steady(3, replicas(1), leads(2), with(0, unready)), decision{progress: apiv1.ReasonScaling, members: 3, pods: 3}},
+		{"down: waits for a primary", steady(3, replicas(2), nobodyLeads), decision{progress: apiv1.ReasonScaling, members: 3, pods: 3}},
+		{"down: the last good copies are to go", steady(3, replicas(2), with(1, unready)), decision{progress: apiv1.ReasonScaling, members: 3, pods: 3}},
+		{"down to one", steady(3, replicas(1)), decision{progress: apiv1.ReasonScaling, members: 1, pods: 3}},
+		{"down: former member leads by surprise", steady(3, replicas(2), leads(2), shrunk(2, "pg-0", "pg-1")), decision{action: "Handover pg-2 -> pg-0", progress: apiv1.ReasonScaling, members: 2, pods: 3}},
+		{"down: waits for the end of pods", steady(3, replicas(2), shrunk(2, "pg-0", "pg-1"), func(v *View) { v.Set.Pods = 2 }), decision{progress: apiv1.ReasonScaling, members: 2, pods: 2}},
 	})
 }
 
 func TestSurplusVolumes(t *testing.T) {
-	gone := func(policy databasesv1.ReclaimPolicy) View {
+	gone := func(policy apiv1.ReclaimPolicy) View {
 		return steady(3, replicas(2), with(2, noPod), func(v *View) {
 			v.Config.Members, v.Record.Members, v.Record.Quorums, v.Set.Pods = v.Config.Members[:2], v.Record.Members[:2], nil, 2
 			v.Cluster.Spec.Storage.ReclaimPolicy = policy
 		})
 	}
-	if got := Decide(gone(databasesv1.ReclaimDelete)).SurplusClaims; !slices.Equal(got, []string{"data-pg-2"}) {
+	if got := Decide(gone(apiv1.ReclaimDelete)).SurplusClaims; !slices.Equal(got, []string{"data-pg-2"}) {
 		t.Errorf("with Delete %v", got)
 	}
-	if got := Decide(gone(databasesv1.ReclaimRetain)).SurplusClaims; got != nil {
+	if got := Decide(gone(apiv1.ReclaimRetain)).SurplusClaims; got != nil {
 		t.Errorf("with Retain %v", got)
 	}
-	early := gone(databasesv1.ReclaimDelete)
+	early := gone(apiv1.ReclaimDelete)
 	early.Set.Pods = 3
 	if got := Decide(early).SurplusClaims; got != nil {
 		t.Errorf("while the StatefulSet still keeps the pod %v", got)
 	}
-	asleep := gone(databasesv1.ReclaimDelete)
+	asleep := gone(apiv1.ReclaimDelete)
 	asleep.Cluster.Spec.Suspend = true
 	if got := Decide(asleep).SurplusClaims; got != nil {
 		t.Errorf("while suspended %v", got)
@@ -227,7 +227,7 @@ func TestSurplusVolumes(t *testing.T) {
 }
 
 func TestSuspend(t *testing.T) {
-	suspended := spec(func(s *databasesv1.PostgreSQLClusterSpec) { s.Suspend = true })
+	suspended := spec(func(s *apiv1.PostgreSQLClusterSpec) { s.Suspend = true })
 	stopped := func(i *Instance) {
 		i.Pod.Ready, i.Status.Primary, i.Status.State = false, false, instanceapi.StateStopped
 	}
@@ -240,12 +240,12 @@ func TestSuspend(t *testing.T) {
 	lostNode := func(i *Instance) { silent(i); i.Node.Ready = false }
 	empty := steady(3, suspended, down, with(0, noPod), with(1, noPod), with(2, noPod), func(v *View) { v.Set.Pods = 0 })
 	checkDecisions(t, []decisionCase{
-		{"asks first", steady(3, suspended), decision{progress: databasesv1.ReasonSuspending}},
-		{"pods stay while one runs", steady(3, suspended, down, with(1, func(i *Instance) { i.Status.State = instanceapi.StateStreaming })), decision{progress: databasesv1.ReasonSuspending}},
-		{"pods stay while leadership is held", steady(3, suspended, down, func(v *View) { v.Record.Released = nil }), decision{progress: databasesv1.ReasonSuspending}},
-		{"pods stay while one does not answer", steady(3, suspended, down, with(1, silent)), decision{progress: databasesv1.ReasonSuspending}},
-		{"a lost node does not keep them", steady(3, suspended, down, with(1, lostNode)), decision{progress: databasesv1.ReasonSuspending, pods: -1}},
-		{"a rollout waits", steady(3, suspended, outdated(0, 1, 2)), decision{progress: databasesv1.ReasonSuspending}},
+		{"asks first", steady(3, suspended), decision{progress: apiv1.ReasonSuspending}},
+		{"pods stay while one runs", steady(3, suspended, down, with(1, func(i *Instance) { i.Status.State = instanceapi.StateStreaming })), decision{progress: apiv1.ReasonSuspending}},
+		{"pods stay while leadership is held", steady(3, suspended, down, func(v *View) { v.Record.Released = nil }), decision{progress: apiv1.ReasonSuspending}},
+		{"pods stay while one does not answer", steady(3, suspended, down, with(1, silent)), decision{progress: apiv1.ReasonSuspending}},
+		{"a lost node does not keep them", steady(3, suspended, down, with(1, lostNode)), decision{progress: apiv1.ReasonSuspending, pods: -1}},
+		{"a rollout waits", steady(3, suspended, outdated(0, 1, 2)), decision{progress: apiv1.ReasonSuspending}},
 		{"asleep", empty, decision{}},
 	}[:4])
 	for name, v := range map[string]View{"all down": steady(3, suspended, down), "a lost node": steady(3, suspended, down, with(1, lostNode))} {
@@ -273,8 +273,8 @@ func lostFor(d time.Duration) func(*Instance) {
 }
 
 func TestLostNode(t *testing.T) {
-	off := spec(func(s *databasesv1.PostgreSQLClusterSpec) { s.NodeLost.ReplaceAfter = &metav1.Duration{} })
-	lost := []string{databasesv1.ReasonNodeLost}
+	off := spec(func(s *apiv1.PostgreSQLClusterSpec) { s.NodeLost.ReplaceAfter = &metav1.Duration{} })
+	lost := []string{apiv1.ReasonNodeLost}
 	bound := func(i *Instance) { // the node object is gone, and the new pod waits for the volume on it
 		lostFor(time.Hour)(i)
 		i.Node = &Node{Name: "node-2", Gone: true}
@@ -282,14 +282,14 @@ func TestLostNode(t *testing.T) {
 	}
 	checkDecisions(t, []decisionCase{
 		{"for a while", steady(3, with(2, lostFor(29*time.Minute))), decision{troubles: lost}},
-		{"for long", steady(3, with(2, lostFor(31*time.Minute))), decision{action: "ReplaceInstance pg-2", progress: databasesv1.ReasonNodeLost, troubles: lost}},
-		{"the node is gone", steady(3, with(2, bound)), decision{action: "ReplaceInstance pg-2", progress: databasesv1.ReasonNodeLost, troubles: lost}},
-		{"one of two", steady(2, with(1, lostFor(time.Hour))), decision{action: "ReplaceInstance pg-1", progress: databasesv1.ReasonNodeLost, troubles: lost}},
+		{"for long", steady(3, with(2, lostFor(31*time.Minute))), decision{action: "ReplaceInstance pg-2", progress: apiv1.ReasonNodeLost, troubles: lost}},
+		{"the node is gone", steady(3, with(2, bound)), decision{action: "ReplaceInstance pg-2", progress: apiv1.ReasonNodeLost, troubles: lost}},
+		{"one of two", steady(2, with(1, lostFor(time.Hour))), decision{action: "ReplaceInstance pg-1", progress: apiv1.ReasonNodeLost, troubles: lost}},
 		{"turned off", steady(3, off, with(2, lostFor(time.Hour))), decision{troubles: lost}},
 		{"the leader's", steady(3, with(0, lostFor(time.Hour))), decision{troubles: lost}},
 		{"nobody leads", steady(3, nobodyLeads, with(2, lostFor(time.Hour))), decision{troubles: lost}},
 		{"no database yet", steady(3, with(2, lostFor(time.Hour)), func(v *View) { v.Cluster.Status.SystemIdentifier = "" }), decision{troubles: lost}},
-		{"a broken pod on a good node", steady(3, with(2, unreadyForLong)), decision{troubles: []string{databasesv1.ReasonInstancesNotReady}}},
+		{"a broken pod on a good node", steady(3, with(2, unreadyForLong)), decision{troubles: []string{apiv1.ReasonInstancesNotReady}}},
 	})
 	if d := Decide(steady(3, with(2, lostFor(30*time.Minute-3*time.Second)))); d.After != 3*time.Second {
 		t.Errorf("looks again in %v, when replacement is due", d.After)
@@ -297,20 +297,20 @@ func TestLostNode(t *testing.T) {
 }
 
 func TestVolumes(t *testing.T) {
-	bigger := spec(func(s *databasesv1.PostgreSQLClusterSpec) { s.Storage.Size = resource.MustParse("20Gi") })
+	bigger := spec(func(s *apiv1.PostgreSQLClusterSpec) { s.Storage.Size = resource.MustParse("20Gi") })
 	d := Decide(steady(2, bigger))
-	if len(d.Resizes) != 2 || d.Resizes[0].Claim != "data-pg-0" || d.Resizes[0].Size.String() != "20Gi" || reason(d.Progress) != databasesv1.ReasonGrowingVolumes {
+	if len(d.Resizes) != 2 || d.Resizes[0].Claim != "data-pg-0" || d.Resizes[0].Size.String() != "20Gi" || reason(d.Progress) != apiv1.ReasonGrowingVolumes {
 		t.Errorf("%+v", d)
 	}
 	asked := with(0, func(i *Instance) { i.Claims[0].Requested = resource.MustParse("20Gi") })
-	if d := Decide(steady(1, bigger, asked)); len(d.Resizes) != 0 || reason(d.Progress) != databasesv1.ReasonGrowingVolumes {
+	if d := Decide(steady(1, bigger, asked)); len(d.Resizes) != 0 || reason(d.Progress) != apiv1.ReasonGrowingVolumes {
 		t.Errorf("asked already: %+v", d)
 	}
 	fixed := with(0, func(i *Instance) { i.Claims[0].Fixed = true })
-	if d := Decide(steady(1, bigger, fixed)); len(d.Resizes) != 0 || !slices.Equal(reasons(d.Troubles), []string{databasesv1.ReasonVolumeNotGrown}) {
+	if d := Decide(steady(1, bigger, fixed)); len(d.Resizes) != 0 || !slices.Equal(reasons(d.Troubles), []string{apiv1.ReasonVolumeNotGrown}) {
 		t.Errorf("cannot grow: %+v", d)
 	}
-	smaller := spec(func(s *databasesv1.PostgreSQLClusterSpec) { s.Storage.Size = resource.MustParse("5Gi") })
+	smaller := spec(func(s *apiv1.PostgreSQLClusterSpec) { s.Storage.Size = resource.MustParse("5Gi") })
 	if d := Decide(steady(1, smaller)); len(d.Resizes) != 0 || d.Progress != nil {
 		t.Errorf("a volume never shrinks: %+v", d)
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 )
 
 // replaceLost replaces an instance whose node has been lost for longer than declared: its volumes and its pod go, and a new pod
@@ -33,7 +33,7 @@ func replaceLost(v View) *step {
 			return &step{
 				action: &Action{Kind: ReplaceInstance, Instance: i.Name,
 					Why: fmt.Sprintf("node %s has been lost since %s", i.Node.Name, since.UTC().Format(time.RFC3339))},
-				progress: &Finding{databasesv1.ReasonNodeLost, fmt.Sprintf("replacing %s: its node %s is lost", i.Name, i.Node.Name)},
+				progress: &Finding{apiv1.ReasonNodeLost, fmt.Sprintf("replacing %s: its node %s is lost", i.Name, i.Node.Name)},
 			}
 		}
 		if soonest == 0 || wait < soonest {
@@ -86,7 +86,7 @@ func trouble(v View, i *Instance) *Finding {
 		return nil
 	}
 	if _, lost := lostSince(i); lost {
-		return &Finding{databasesv1.ReasonNodeLost, fmt.Sprintf("%s is on node %s, which is lost", i.Name, i.Node.Name)}
+		return &Finding{apiv1.ReasonNodeLost, fmt.Sprintf("%s is on node %s, which is lost", i.Name, i.Node.Name)}
 	}
 	if i.Status != nil && i.Status.State == "Failed" {
 		return &Finding{failedReason(v), fmt.Sprintf("%s has failed: %s", i.Name, i.Status.Message)}
@@ -94,27 +94,27 @@ func trouble(v View, i *Instance) *Finding {
 	if i.Pod == nil || (v.unwellFor(i) < grace && !v.known(i)) {
 		return nil
 	}
-	reason := databasesv1.ReasonInstancesNotReady
+	reason := apiv1.ReasonInstancesNotReady
 	switch {
 	case i.Pod.Ready && i.Status == nil:
-		reason = databasesv1.ReasonUnreachable
+		reason = apiv1.ReasonUnreachable
 	case i.Pod.Ready:
-		reason = databasesv1.ReasonStandbyNotStreaming
+		reason = apiv1.ReasonStandbyNotStreaming
 	}
 	return &Finding{reason, i.Name + ": " + why}
 }
 
 // known says that people were told of the instance before, perhaps by an operator process that is gone: the grace is over.
 func (v View) known(i *Instance) bool {
-	c := meta.FindStatusCondition(v.Cluster.Status.Conditions, databasesv1.ConditionDegraded)
+	c := meta.FindStatusCondition(v.Cluster.Status.Conditions, apiv1.ConditionDegraded)
 	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, i.Name+": ")
 }
 
 func failedReason(v View) string {
 	if v.Cluster.Status.SystemIdentifier == "" {
-		return databasesv1.ReasonBootstrapFailed
+		return apiv1.ReasonBootstrapFailed
 	}
-	return databasesv1.ReasonInstancesNotReady
+	return apiv1.ReasonInstancesNotReady
 }
 
 func nodeReady(i *Instance) bool { return i.Node == nil || (i.Node.Ready && !i.Node.Gone) }

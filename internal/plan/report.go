@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 )
@@ -32,7 +32,7 @@ type Facts struct {
 }
 
 // Report returns the status that tells what was observed and decided.
-func Report(v View, d Decision, f Facts) databasesv1.PostgreSQLClusterStatus {
+func Report(v View, d Decision, f Facts) apiv1.PostgreSQLClusterStatus {
 	s := *v.Cluster.Status.DeepCopy()
 	if f.Refused == nil {
 		f.Refused = rejected(v, f.ConfigHash)
@@ -57,14 +57,14 @@ func Report(v View, d Decision, f Facts) databasesv1.PostgreSQLClusterStatus {
 	}
 	s.Phase = phase(v, d, s.Conditions)
 	done := f.Failed == nil && f.Refused == nil && d.Progress == nil && d.Action == nil
-	if done && (d.Suspend || meta.IsStatusConditionTrue(s.Conditions, databasesv1.ConditionReady)) {
+	if done && (d.Suspend || meta.IsStatusConditionTrue(s.Conditions, apiv1.ConditionReady)) {
 		s.ObservedGeneration = v.Cluster.Generation
 	}
 	return s
 }
 
 // observed fills in what was seen.
-func observed(v View, f Facts, s *databasesv1.PostgreSQLClusterStatus) {
+func observed(v View, f Facts, s *apiv1.PostgreSQLClusterStatus) {
 	s.Selector = f.Selector
 	s.Replicas, s.ReadyReplicas = 0, 0
 	s.Instances = nil
@@ -144,7 +144,7 @@ func (v View) quiet(i *Instance) bool {
 	return s != nil && s.Status == nil
 }
 
-func instanceStatus(v View, i *Instance) databasesv1.InstanceStatus {
+func instanceStatus(v View, i *Instance) apiv1.InstanceStatus {
 	for _, before := range v.Cluster.Status.Instances {
 		if before.Name == i.Name && v.quiet(i) {
 			before.Ready = i.Pod.Ready && !i.Pod.Terminating
@@ -154,8 +154,8 @@ func instanceStatus(v View, i *Instance) databasesv1.InstanceStatus {
 	return freshStatus(v, i)
 }
 
-func freshStatus(v View, i *Instance) databasesv1.InstanceStatus {
-	out := databasesv1.InstanceStatus{Name: i.Name, Role: databasesv1.RoleUnknown, State: "Unreachable", Ready: i.Pod.Ready && !i.Pod.Terminating}
+func freshStatus(v View, i *Instance) apiv1.InstanceStatus {
+	out := apiv1.InstanceStatus{Name: i.Name, Role: apiv1.RoleUnknown, State: "Unreachable", Ready: i.Pod.Ready && !i.Pod.Terminating}
 	if i.Node != nil {
 		out.Node = i.Node.Name
 	}
@@ -178,9 +178,9 @@ func freshStatus(v View, i *Instance) databasesv1.InstanceStatus {
 	p := v.primary()
 	switch {
 	case p != nil && p.Name == i.Name:
-		out.Role = databasesv1.RolePrimary
+		out.Role = apiv1.RolePrimary
 	case i.Status.State == instanceapi.StateStreaming || i.Status.State == instanceapi.StateStandby || v.leader() != i.Name && v.leader() != "":
-		out.Role = databasesv1.RoleStandby
+		out.Role = apiv1.RoleStandby
 	}
 	if seen := v.standby(i.Name); seen != nil {
 		out.Synchronous = synchronous(seen)
@@ -204,10 +204,10 @@ func condition(kind string, status metav1.ConditionStatus, f Finding) metav1.Con
 
 func readyCondition(v View, d Decision, f Facts) metav1.Condition {
 	no := func(reason, message string) metav1.Condition {
-		return condition(databasesv1.ConditionReady, metav1.ConditionFalse, Finding{reason, message})
+		return condition(apiv1.ConditionReady, metav1.ConditionFalse, Finding{reason, message})
 	}
 	if d.Suspend {
-		return no(databasesv1.ReasonSuspended, "the cluster is suspended: set spec.suspend to false to start it")
+		return no(apiv1.ReasonSuspended, "the cluster is suspended: set spec.suspend to false to start it")
 	}
 	if f.Failed != nil && v.Config == nil {
 		return no(f.Failed.Reason, f.Failed.Message)
@@ -215,10 +215,10 @@ func readyCondition(v View, d Decision, f Facts) metav1.Condition {
 	if p := v.serving(); p == nil || !p.Pod.Ready {
 		for i := range v.Instances {
 			if s := v.Instances[i].Status; s != nil && s.State == instanceapi.StateFailed && v.Cluster.Status.SystemIdentifier == "" {
-				return no(databasesv1.ReasonBootstrapFailed, s.Message)
+				return no(apiv1.ReasonBootstrapFailed, s.Message)
 			}
 		}
-		return no(databasesv1.ReasonNoPrimary, "no instance accepts writes")
+		return no(apiv1.ReasonNoPrimary, "no instance accepts writes")
 	}
 	var waiting []string
 	for _, i := range v.wanted(v.declared()) {
@@ -227,26 +227,26 @@ func readyCondition(v View, d Decision, f Facts) metav1.Condition {
 		}
 	}
 	if len(waiting) > 0 {
-		return no(databasesv1.ReasonInstancesNotReady, list("not ready:", waiting))
+		return no(apiv1.ReasonInstancesNotReady, list("not ready:", waiting))
 	}
-	return condition(databasesv1.ConditionReady, metav1.ConditionTrue, Finding{databasesv1.ReasonAllReady, "the primary accepts writes and all instances are ready"})
+	return condition(apiv1.ConditionReady, metav1.ConditionTrue, Finding{apiv1.ReasonAllReady, "the primary accepts writes and all instances are ready"})
 }
 
 func progressing(d Decision) metav1.Condition {
 	if d.Progress != nil {
-		return condition(databasesv1.ConditionProgressing, metav1.ConditionTrue, *d.Progress)
+		return condition(apiv1.ConditionProgressing, metav1.ConditionTrue, *d.Progress)
 	}
-	return condition(databasesv1.ConditionProgressing, metav1.ConditionFalse, Finding{databasesv1.ReasonApplied, "everything declared is applied"})
+	return condition(apiv1.ConditionProgressing, metav1.ConditionFalse, Finding{apiv1.ReasonApplied, "everything declared is applied"})
 }
 
 func degraded(d Decision, f Facts) metav1.Condition {
 	if f.Failed != nil {
-		return condition(databasesv1.ConditionDegraded, metav1.ConditionTrue, *f.Failed)
+		return condition(apiv1.ConditionDegraded, metav1.ConditionTrue, *f.Failed)
 	}
 	if len(d.Troubles) > 0 {
-		return condition(databasesv1.ConditionDegraded, metav1.ConditionTrue, worst(d.Troubles))
+		return condition(apiv1.ConditionDegraded, metav1.ConditionTrue, worst(d.Troubles))
 	}
-	return condition(databasesv1.ConditionDegraded, metav1.ConditionFalse, Finding{databasesv1.ReasonHealthy, "nothing is known to be broken"})
+	return condition(apiv1.ConditionDegraded, metav1.ConditionFalse, Finding{apiv1.ReasonHealthy, "nothing is known to be broken"})
 }
 
 // worst gives the first trouble's reason and the messages of the first few.
@@ -262,9 +262,9 @@ func worst(troubles []Finding) Finding {
 
 func configurationValid(f Facts) metav1.Condition {
 	if f.Refused != nil {
-		return condition(databasesv1.ConditionConfigurationValid, metav1.ConditionFalse, *f.Refused)
+		return condition(apiv1.ConditionConfigurationValid, metav1.ConditionFalse, *f.Refused)
 	}
-	return condition(databasesv1.ConditionConfigurationValid, metav1.ConditionTrue, Finding{databasesv1.ReasonValid, "the declared configuration is accepted"})
+	return condition(apiv1.ConditionConfigurationValid, metav1.ConditionTrue, Finding{apiv1.ReasonValid, "the declared configuration is accepted"})
 }
 
 // reloading says that an instance does not yet work by the configuration that was written.
@@ -278,41 +278,41 @@ func reloading(v View, hash string) *Finding {
 	if len(waiting) == 0 {
 		return nil
 	}
-	return &Finding{databasesv1.ReasonReloading, list("new configuration on its way to", waiting)}
+	return &Finding{apiv1.ReasonReloading, list("new configuration on its way to", waiting)}
 }
 
 // failoverReady says whether the primary's death would be followed by a promotion: enough standbys of every recorded quorum have
 // to be up, because a candidate needs the seals of so many that every acknowledged commit is on one of them.
 func failoverReady(v View, d Decision) metav1.Condition {
 	no := func(reason, message string) metav1.Condition {
-		return condition(databasesv1.ConditionFailoverReady, metav1.ConditionFalse, Finding{reason, message})
+		return condition(apiv1.ConditionFailoverReady, metav1.ConditionFalse, Finding{reason, message})
 	}
 	yes := func(message string) metav1.Condition {
-		return condition(databasesv1.ConditionFailoverReady, metav1.ConditionTrue, Finding{databasesv1.ReasonQuorum, message})
+		return condition(apiv1.ConditionFailoverReady, metav1.ConditionTrue, Finding{apiv1.ReasonQuorum, message})
 	}
 	switch {
 	case d.Suspend:
-		return no(databasesv1.ReasonSuspended, "the cluster is suspended")
+		return no(apiv1.ReasonSuspended, "the cluster is suspended")
 	case v.declared() == 1:
-		return no(databasesv1.ReasonSingleInstance, "there is one instance: raise spec.replicas to have a standby")
+		return no(apiv1.ReasonSingleInstance, "there is one instance: raise spec.replicas to have a standby")
 	case v.serving() == nil:
-		return no(databasesv1.ReasonNoPrimary, "no instance accepts writes")
+		return no(apiv1.ReasonNoPrimary, "no instance accepts writes")
 	case v.primary() == nil:
-		if before := meta.FindStatusCondition(v.Cluster.Status.Conditions, databasesv1.ConditionFailoverReady); before != nil {
+		if before := meta.FindStatusCondition(v.Cluster.Status.Conditions, apiv1.ConditionFailoverReady); before != nil {
 			return *before // who streams from it is not known this time
 		}
-		return no(databasesv1.ReasonNoPrimary, "the primary does not answer")
+		return no(apiv1.ReasonNoPrimary, "the primary does not answer")
 	case v.Record.Async:
 		if v.successor(nil) == nil {
-			return no(databasesv1.ReasonReplicationLag, "no standby has caught up")
+			return no(apiv1.ReasonReplicationLag, "no standby has caught up")
 		}
 		return yes("a standby can take over; with durability Asynchronous the last moments of writes may be lost")
 	case len(v.Record.Quorums) == 0:
-		return no(databasesv1.ReasonPrimaryOnly, "no standby is sure to hold every acknowledged commit: it waits for one to catch up")
+		return no(apiv1.ReasonPrimaryOnly, "no standby is sure to hold every acknowledged commit: it waits for one to catch up")
 	}
 	for _, quorum := range v.Record.Quorums {
 		if why := quorumMissing(v, quorum); why != "" {
-			return no(databasesv1.ReasonPrimaryOnly, why)
+			return no(apiv1.ReasonPrimaryOnly, why)
 		}
 	}
 	return yes("a standby that holds every acknowledged commit can take over")
@@ -338,11 +338,11 @@ func quorumMissing(v View, q election.Quorum) string {
 func suspendedCondition(v View, d Decision) metav1.Condition {
 	switch {
 	case d.Suspend && podsLeft(v) == 0 && v.pods() == 0:
-		return condition(databasesv1.ConditionSuspended, metav1.ConditionTrue, Finding{databasesv1.ReasonSuspended, "PostgreSQL was shut down and all pods are gone; volumes are kept"})
+		return condition(apiv1.ConditionSuspended, metav1.ConditionTrue, Finding{apiv1.ReasonSuspended, "PostgreSQL was shut down and all pods are gone; volumes are kept"})
 	case d.Suspend:
-		return condition(databasesv1.ConditionSuspended, metav1.ConditionFalse, Finding{databasesv1.ReasonSuspending, "PostgreSQL is being shut down"})
+		return condition(apiv1.ConditionSuspended, metav1.ConditionFalse, Finding{apiv1.ReasonSuspending, "PostgreSQL is being shut down"})
 	}
-	return condition(databasesv1.ConditionSuspended, metav1.ConditionFalse, Finding{databasesv1.ReasonActive, "the cluster is not suspended"})
+	return condition(apiv1.ConditionSuspended, metav1.ConditionFalse, Finding{apiv1.ReasonActive, "the cluster is not suspended"})
 }
 
 // Phases, one word for people.
@@ -359,17 +359,17 @@ const (
 func phase(v View, d Decision, conditions []metav1.Condition) string {
 	is := func(kind string) bool { return meta.IsStatusConditionTrue(conditions, kind) }
 	switch {
-	case is(databasesv1.ConditionSuspended):
+	case is(apiv1.ConditionSuspended):
 		return phaseSuspended
 	case d.Suspend:
 		return phaseSuspending
-	case is(databasesv1.ConditionDegraded):
+	case is(apiv1.ConditionDegraded):
 		return phaseDegraded
-	case d.Progress != nil && d.Progress.Reason == databasesv1.ReasonProvisioning:
+	case d.Progress != nil && d.Progress.Reason == apiv1.ReasonProvisioning:
 		return phaseCreating
-	case is(databasesv1.ConditionProgressing):
+	case is(apiv1.ConditionProgressing):
 		return phaseUpdating
-	case is(databasesv1.ConditionReady):
+	case is(apiv1.ConditionReady):
 		return phaseReady
 	case v.Cluster.Status.ObservedGeneration == 0:
 		return phaseCreating

@@ -7,12 +7,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 )
 
-func report(v View, f Facts) databasesv1.PostgreSQLClusterStatus {
+func report(v View, f Facts) apiv1.PostgreSQLClusterStatus {
 	if f.ConfigHash == "" {
 		f.ConfigHash = "hash"
 	}
@@ -21,10 +21,10 @@ func report(v View, f Facts) databasesv1.PostgreSQLClusterStatus {
 
 func TestConditions(t *testing.T) {
 	const (
-		ready, progressing, degraded  = databasesv1.ConditionReady, databasesv1.ConditionProgressing, databasesv1.ConditionDegraded
-		valid, failover, suspendedNow = databasesv1.ConditionConfigurationValid, databasesv1.ConditionFailoverReady, databasesv1.ConditionSuspended
+		ready, progressing, degraded  = apiv1.ConditionReady, apiv1.ConditionProgressing, apiv1.ConditionDegraded
+		valid, failover, suspendedNow = apiv1.ConditionConfigurationValid, apiv1.ConditionFailoverReady, apiv1.ConditionSuspended
 	)
-	suspended := spec(func(s *databasesv1.PostgreSQLClusterSpec) { s.Suspend = true })
+	suspended := spec(func(s *apiv1.PostgreSQLClusterSpec) { s.Suspend = true })
 	alone := func(v *View) { v.Record.Quorums = nil }
 	refusedBy := func(parameter string) func(*Instance) {
 		return func(i *Instance) {
@@ -32,7 +32,7 @@ func TestConditions(t *testing.T) {
 		}
 	}
 	newborn := steady(3, with(0, unready), with(1, unready), with(2, unready), func(v *View) {
-		v.Record, v.Cluster.Status = nil, databasesv1.PostgreSQLClusterStatus{}
+		v.Record, v.Cluster.Status = nil, apiv1.PostgreSQLClusterStatus{}
 	})
 	failed := newborn
 	failed.Instances = append([]Instance{}, newborn.Instances...)
@@ -67,8 +67,8 @@ func TestConditions(t *testing.T) {
 		{name: "configuration on its way", view: steady(3), facts: Facts{ConfigHash: "newer"}, phase: "Updating", want: map[string]string{progressing: "True Reloading"}},
 		{name: "parameter refused by PostgreSQL", view: steady(3, with(1, refusedBy("work_mem"))), phase: "Ready", want: map[string]string{valid: "False ParameterRejectedByPostgreSQL"}},
 		{name: "pg_hba.conf refused by PostgreSQL", view: steady(3, with(1, refusedBy("pg_hba.conf"))), phase: "Ready", want: map[string]string{valid: "False HBARejectedByPostgreSQL"}},
-		{name: "refused before", view: steady(3), facts: Facts{Refused: &Finding{databasesv1.ReasonParameterOwned, "x"}}, phase: "Ready", want: map[string]string{valid: "False ParameterOwnedByOperator"}},
-		{name: "a pass fails", view: steady(3), facts: Facts{Failed: &Finding{databasesv1.ReasonReconcileError, "x"}}, phase: "Degraded", want: map[string]string{ready: "True AllReady", degraded: "True ReconcileError"}},
+		{name: "refused before", view: steady(3), facts: Facts{Refused: &Finding{apiv1.ReasonParameterOwned, "x"}}, phase: "Ready", want: map[string]string{valid: "False ParameterOwnedByOperator"}},
+		{name: "a pass fails", view: steady(3), facts: Facts{Failed: &Finding{apiv1.ReasonReconcileError, "x"}}, phase: "Degraded", want: map[string]string{ready: "True AllReady", degraded: "True ReconcileError"}},
 		{name: "suspending", view: steady(3, suspended), phase: "Suspending", want: map[string]string{ready: "False Suspended", suspendedNow: "False Suspending", failover: "False Suspended"}},
 		{name: "suspended", view: steady(3, suspended, with(0, noPod), with(1, noPod), with(2, noPod), func(v *View) { v.Set.Pods = 0 }), phase: "Suspended",
 			want: map[string]string{suspendedNow: "True Suspended", degraded: "False Healthy", progressing: "False Applied"}},
@@ -114,10 +114,10 @@ func TestStatusOfInstances(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	primary, standby, lost := s.Instances[0], s.Instances[1], s.Instances[2]
-	if primary.Role != databasesv1.RolePrimary || primary.State != "Running" || primary.LagBytes != nil {
+	if primary.Role != apiv1.RolePrimary || primary.State != "Running" || primary.LagBytes != nil {
 		t.Errorf("%+v", primary)
 	}
-	if standby.Role != databasesv1.RoleStandby || standby.LagBytes == nil || *standby.LagBytes != 8<<20 || !standby.Synchronous {
+	if standby.Role != apiv1.RoleStandby || standby.LagBytes == nil || *standby.LagBytes != 8<<20 || !standby.Synchronous {
 		t.Errorf("%+v", standby)
 	}
 	if lost.State != "Unreachable" {
@@ -158,7 +158,7 @@ func TestAMissingAnswerChangesNothing(t *testing.T) {
 	}
 	v := steady(3, with(0, silent), with(0, unwellFor(2*time.Minute)))
 	v.Cluster.Status = report(steady(3), Facts{})
-	if got := conditionOf(t, report(v, Facts{}), databasesv1.ConditionReady); got != "False NoPrimary" {
+	if got := conditionOf(t, report(v, Facts{}), apiv1.ConditionReady); got != "False NoPrimary" {
 		t.Errorf("silent for long: %s", got)
 	}
 }
@@ -170,12 +170,12 @@ func TestProgressLastsUntilAllAreWell(t *testing.T) {
 	after := steady(3, with(2, unready))
 	after.Cluster.Status = v.Cluster.Status
 	s := report(after, Facts{})
-	if got := conditionOf(t, s, databasesv1.ConditionProgressing); got != "True RollingUpdate" {
+	if got := conditionOf(t, s, apiv1.ConditionProgressing); got != "True RollingUpdate" {
 		t.Errorf("%q", got)
 	}
 	done := steady(3)
 	done.Cluster.Status = s
-	if got := conditionOf(t, report(done, Facts{}), databasesv1.ConditionProgressing); got != "False Applied" {
+	if got := conditionOf(t, report(done, Facts{}), apiv1.ConditionProgressing); got != "False Applied" {
 		t.Errorf("%q", got)
 	}
 }
@@ -194,17 +194,17 @@ func TestChooseEngine(t *testing.T) {
 		{name: "nothing said of a running one", running: Engine{15, "postgres:15.3"}, want: Engine{15, "postgres:15"}},
 		{name: "version", version: "16", want: Engine{16, "postgres:16"}},
 		{name: "image", image: "example.com/postgres:16.2-alpine", want: Engine{16, "example.com/postgres:16.2-alpine"}},
-		{name: "image without a version", image: "example.com/mine", reason: databasesv1.ReasonVersionUnknown},
+		{name: "image without a version", image: "example.com/mine", reason: apiv1.ReasonVersionUnknown},
 		{name: "image and version", image: "example.com/mine", version: "15", want: Engine{15, "example.com/mine"}},
-		{name: "no such image", version: "18", reason: databasesv1.ReasonNoImage},
-		{name: "too old", image: "postgres:13", reason: databasesv1.ReasonVersionUnsupported},
+		{name: "no such image", version: "18", reason: apiv1.ReasonNoImage},
+		{name: "too old", image: "postgres:13", reason: apiv1.ReasonVersionUnsupported},
 		{name: "minor roll-out", image: "postgres:17.9", running: running, want: Engine{17, "postgres:17.9"}},
-		{name: "major change", version: "16", running: running, want: running, reason: databasesv1.ReasonVersionChange},
-		{name: "major change by image", image: "postgres:18", running: running, want: running, reason: databasesv1.ReasonVersionChange},
-		{name: "unknown while running", image: "postgres:latest", running: running, want: running, reason: databasesv1.ReasonVersionUnknown},
+		{name: "major change", version: "16", running: running, want: running, reason: apiv1.ReasonVersionChange},
+		{name: "major change by image", image: "postgres:18", running: running, want: running, reason: apiv1.ReasonVersionChange},
+		{name: "unknown while running", image: "postgres:latest", running: running, want: running, reason: apiv1.ReasonVersionUnknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cluster := &databasesv1.PostgreSQLCluster{}
+			cluster := &apiv1.PostgreSQLCluster{}
 			cluster.Spec.Version, cluster.Spec.Image = c.version, c.image
 			got, refused := ChooseEngine(cluster, images, c.running)
 			if got != c.want || reason(refused) != c.reason {
@@ -217,17 +217,17 @@ func TestChooseEngine(t *testing.T) {
 func TestChooseConfiguration(t *testing.T) {
 	derived := map[string]string{"work_mem": "4MB", "shared_buffers": "64MB"}
 	last := &instanceapi.Config{Parameters: map[string]string{"work_mem": "7MB"}, HBA: []string{"last"}}
-	bad := &databasesv1.PostgreSQLConfiguration{
+	bad := &apiv1.PostgreSQLConfiguration{
 		Parameters: map[string]string{"Work_Mem": "9MB", "listen_addresses": "*", "synchronous_standby_names": ""}, HBA: []string{"new"},
 	}
-	good := &databasesv1.PostgreSQLConfiguration{Parameters: map[string]string{"Work_Mem": "9MB"}, HBA: []string{"new"}}
+	good := &apiv1.PostgreSQLConfiguration{Parameters: map[string]string{"Work_Mem": "9MB"}, HBA: []string{"new"}}
 
 	c, refused := ChooseConfiguration(good, derived, last)
 	if refused != nil || c.Parameters["work_mem"] != "9MB" || c.Parameters["shared_buffers"] != "64MB" || c.HBA[0] != "new" {
 		t.Errorf("good: %+v %+v", c, refused)
 	}
 	c, refused = ChooseConfiguration(bad, derived, last)
-	if reason(refused) != databasesv1.ReasonParameterOwned || c.Parameters["work_mem"] != "7MB" || c.HBA[0] != "last" {
+	if reason(refused) != apiv1.ReasonParameterOwned || c.Parameters["work_mem"] != "7MB" || c.HBA[0] != "last" {
 		t.Errorf("bad: %+v %+v", c, refused)
 	}
 	for _, part := range []string{"listen_addresses", `"*"`, "synchronous_standby_names", "last good configuration"} {

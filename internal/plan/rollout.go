@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/naming"
 	"github.com/kumki-dev/kumki/internal/postgres"
@@ -30,7 +30,7 @@ func rollout(v View) *step {
 		return nil
 	}
 	say := func(format string, args ...any) *Finding {
-		return &Finding{databasesv1.ReasonRollingUpdate, fmt.Sprintf("%d of %d instances to go: ", len(outdated), len(members)) + fmt.Sprintf(format, args...)}
+		return &Finding{apiv1.ReasonRollingUpdate, fmt.Sprintf("%d of %d instances to go: ", len(outdated), len(members)) + fmt.Sprintf(format, args...)}
 	}
 	if i := last(filter(outdated, v.useless)); i != nil {
 		return &step{
@@ -93,7 +93,7 @@ func (v View) halted(i *Instance, why string) *Finding {
 	if i.Pod == nil || i.Pod.Terminating || (!slices.Contains(hopeless, i.Pod.Waiting) && v.unwellFor(i) < patience) {
 		return nil
 	}
-	return &Finding{databasesv1.ReasonRolloutHalted, fmt.Sprintf("the change stopped at %s: %s; correct the cluster's spec, or the instance, and it goes on", i.Name, why)}
+	return &Finding{apiv1.ReasonRolloutHalted, fmt.Sprintf("the change stopped at %s: %s; correct the cluster's spec, or the instance, and it goes on", i.Name, why)}
 }
 
 // restart restarts PostgreSQL where parameters wait for it: standbys first, one at a time, then a hand-over and the former primary.
@@ -113,7 +113,7 @@ func restart(v View) *step {
 	}
 	what := strings.Join(sorted(names), ", ")
 	say := func(format string, args ...any) *Finding {
-		return &Finding{databasesv1.ReasonRestarting, "for " + what + ": " + fmt.Sprintf(format, args...)}
+		return &Finding{apiv1.ReasonRestarting, "for " + what + ": " + fmt.Sprintf(format, args...)}
 	}
 	for _, i := range members {
 		if why := v.unhealthy(i); why != "" {
@@ -158,7 +158,7 @@ func switchover(v View) *step {
 	}
 	p := v.primary()
 	say := func(format string, args ...any) *Finding {
-		return &Finding{databasesv1.ReasonSwitchover, fmt.Sprintf(format, args...)}
+		return &Finding{apiv1.ReasonSwitchover, fmt.Sprintf(format, args...)}
 	}
 	ordinal, ok := naming.Ordinal(v.Cluster.Name, to)
 	switch {
@@ -199,6 +199,6 @@ func drain(v View) *step {
 	}
 	return &step{
 		action:   &Action{Kind: Handover, Instance: p.Name, To: to.Name, Why: "node " + p.Node.Name + " is being emptied"},
-		progress: &Finding{databasesv1.ReasonSwitchover, fmt.Sprintf("handing over from %s to %s: node %s is being emptied", p.Name, to.Name, p.Node.Name)},
+		progress: &Finding{apiv1.ReasonSwitchover, fmt.Sprintf("handing over from %s to %s: node %s is being emptied", p.Name, to.Name, p.Node.Name)},
 	}
 }

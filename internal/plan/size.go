@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
@@ -25,10 +25,10 @@ func decideSize(v View, d *Decision) bool {
 			return leave(v, d)
 		}
 		if v.declared() > v.members() {
-			d.Progress = &Finding{databasesv1.ReasonScaling, fmt.Sprintf("from %d to %d instances", v.members(), v.declared())}
+			d.Progress = &Finding{apiv1.ReasonScaling, fmt.Sprintf("from %d to %d instances", v.members(), v.declared())}
 		}
 		if leaving := surplusPods(v); len(leaving) > 0 {
-			d.Progress = &Finding{databasesv1.ReasonScaling, list("waiting for the end of", leaving)}
+			d.Progress = &Finding{apiv1.ReasonScaling, list("waiting for the end of", leaving)}
 		}
 		d.SurplusClaims = surplusClaims(v)
 		return false
@@ -45,7 +45,7 @@ func decideSize(v View, d *Decision) bool {
 // those that stay are fit to carry on.
 func shrink(v View, d *Decision) bool {
 	d.Members = v.members()
-	d.Progress = &Finding{Reason: databasesv1.ReasonScaling}
+	d.Progress = &Finding{Reason: apiv1.ReasonScaling}
 	p := v.primary()
 	if p == nil {
 		d.Progress.Message = fmt.Sprintf("from %d to %d instances: waiting for a primary", v.members(), v.declared())
@@ -73,7 +73,7 @@ func shrink(v View, d *Decision) bool {
 
 // leave takes the pods of former members away once no commit waits for them any more and leadership cannot be theirs.
 func leave(v View, d *Decision) bool {
-	d.Progress = &Finding{Reason: databasesv1.ReasonScaling}
+	d.Progress = &Finding{Reason: apiv1.ReasonScaling}
 	keep := v.pods()
 	p := v.primary()
 	switch {
@@ -128,7 +128,7 @@ func surplusPods(v View) []string {
 
 // surplusClaims are the volumes of instances that were scaled away and whose pods are gone, if the policy is to delete them.
 func surplusClaims(v View) []string {
-	if v.Cluster.Spec.Storage.ReclaimPolicy != databasesv1.ReclaimDelete || v.Set == nil || v.pods() > v.declared() {
+	if v.Cluster.Spec.Storage.ReclaimPolicy != apiv1.ReclaimDelete || v.Set == nil || v.pods() > v.declared() {
 		return nil
 	}
 	var out []string
@@ -155,7 +155,7 @@ func suspend(v View, d *Decision) {
 	d.Pods = v.pods()
 	if v.pods() == 0 {
 		if left := podsLeft(v); left > 0 {
-			d.Progress = &Finding{databasesv1.ReasonSuspending, fmt.Sprintf("%d pods are still there", left)}
+			d.Progress = &Finding{apiv1.ReasonSuspending, fmt.Sprintf("%d pods are still there", left)}
 		}
 		return
 	}
@@ -166,11 +166,11 @@ func suspend(v View, d *Decision) {
 		}
 	}
 	if len(waiting) > 0 {
-		d.Progress = &Finding{databasesv1.ReasonSuspending, list("waiting for a clean shutdown of", waiting)}
+		d.Progress = &Finding{apiv1.ReasonSuspending, list("waiting for a clean shutdown of", waiting)}
 		return
 	}
 	d.Pods = 0
-	d.Progress = &Finding{databasesv1.ReasonSuspending, "PostgreSQL is down everywhere; removing the pods"}
+	d.Progress = &Finding{apiv1.ReasonSuspending, "PostgreSQL is down everywhere; removing the pods"}
 }
 
 // running says why PostgreSQL may still run in an instance, "" when it does not. A pod that is on a lost node or whose container never

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/naming"
@@ -18,7 +18,7 @@ type View struct {
 	// Now is that moment.
 	Now time.Time
 	// Cluster is the declared cluster with its last status.
-	Cluster *databasesv1.PostgreSQLCluster
+	Cluster *apiv1.PostgreSQLCluster
 	// Record is the leadership record; nil when there is none.
 	Record *election.Record
 	// Config is the configuration that the instances were last given; nil when none was written yet.

@@ -3,7 +3,7 @@ package plan
 import (
 	"fmt"
 
-	databasesv1 "github.com/kumki-dev/kumki/api/v1"
+	apiv1 "github.com/kumki-dev/kumki/api/v1"
 )
 
 // decideVolumes grows the volumes that are smaller than declared, and has the StatefulSet made anew when its templates differ.
@@ -18,7 +18,7 @@ func decideVolumes(v View, d *Decision) {
 			}
 			switch {
 			case c.Requested.Cmp(size) < 0 && c.Fixed:
-				d.Troubles = append(d.Troubles, Finding{databasesv1.ReasonVolumeNotGrown, fmt.Sprintf(
+				d.Troubles = append(d.Troubles, Finding{apiv1.ReasonVolumeNotGrown, fmt.Sprintf(
 					"volume %s stays at %s: its StorageClass has no allowVolumeExpansion; allow it there, or lower storage.size is not possible, so move to a new cluster with another class", c.Name, c.Requested.String())})
 			case c.Requested.Cmp(size) < 0:
 				d.Resizes = append(d.Resizes, Resize{Claim: c.Name, Size: size})
@@ -29,6 +29,6 @@ func decideVolumes(v View, d *Decision) {
 		}
 	}
 	if len(growing) > 0 && d.Progress == nil {
-		d.Progress = &Finding{databasesv1.ReasonGrowingVolumes, list("growing", growing)}
+		d.Progress = &Finding{apiv1.ReasonGrowingVolumes, list("growing", growing)}
 	}
 }

@@ -188,8 +188,6 @@ func namespaces(list string) []string {
 	return out
 }
 
-func isNoMatch(err error) bool { return apimeta.IsNoMatchError(err) }
-
 // logger writes JSON lines to the standard error stream.
 func logger(verbosity int) logr.Logger {
 	return logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-verbosity)}))
