@@ -102,6 +102,7 @@ func (m *Manager) foreign(g pgproc.Generation) bool {
 func (m *Manager) startStandby(g pgproc.Generation) {
 	files, term := m.setup(m.standbyRole()), m.followedTerm()
 	var server *started
+	raised := false
 	m.start(&job{name: "start"}, func(ctx context.Context) error {
 		if err := m.promise(term); err != nil {
 			return err
@@ -116,12 +117,14 @@ func (m *Manager) startStandby(g pgproc.Generation) {
 		if err := files.write(g, &control); err != nil {
 			return err
 		}
+		raised = files.raised(&control)
 		server, err = m.launch(ctx, g, files, false)
 		return err
 	}, func(err error) {
 		if server != nil {
 			m.adopt(server)
 			m.settings.applied, m.settings.starting = files.key(), files.cfg
+			m.settings.raised, m.settings.raisedAt = raised, m.now()
 		}
 		if err != nil {
 			m.startFailed(err)

@@ -32,6 +32,10 @@ type settings struct {
 	refused *instanceapi.ConfigError
 	// good is the last configuration that PostgreSQL took; proven the last that it started with.
 	good, proven *config
+	// raised: a standby runs with a setting that is higher than declared, because the primary had it; raisedAt is when that was seen.
+	// Once the primary was restarted with the lower one, the standby can be too.
+	raised   bool
+	raisedAt time.Duration
 	// starting is what the server was started with, until it is up.
 	starting *config
 }
@@ -86,6 +90,16 @@ func (s setup) private(kind string) string { return filepath.Join(s.opt.RunDir, 
 
 func (m *Manager) privateTLS(kind string) string { return filepath.Join(m.opt.RunDir, "tls", kind) }
 
+// raisedEvery is how often a standby looks whether it still needs a setting that is higher than declared.
+const raisedEvery = 5 * time.Second
+
+// raised says whether a standby of that data needs a setting that is higher than declared.
+func (s setup) raised(control *postgres.ControlData) bool {
+	declared, _ := s.conf(nil)
+	needed, _ := s.conf(control)
+	return declared != needed
+}
+
 // key tells whether two setups give the same files.
 func (s setup) key() string {
 	h := sha256.New()
@@ -110,7 +124,7 @@ func (s setup) conf(control *postgres.ControlData) (string, error) {
 		info, err := postgres.ConnInfo(map[string]string{
 			"host": l.Host, "port": strconv.Itoa(l.Port), "user": naming.RoleReplication, "application_name": s.opt.Pod,
 			"sslmode": "verify-ca", "sslcert": filepath.Join(repl, "tls.crt"), "sslkey": filepath.Join(repl, "tls.key"),
-			"sslrootcert": filepath.Join(server, "ca.crt"), "connect_timeout": "5", "passfile": "/dev/null",
+			"sslrootcert": filepath.Join(server, "ca.crt"), "connect_timeout": "5",
 			"keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count": "3", "tcp_user_timeout": "10000",
 		})
 		if err != nil {
@@ -199,7 +213,8 @@ func (m *Manager) applySettings() {
 		r = role{sync: m.lead.sync}
 	}
 	want := m.setup(r)
-	if want.key() == m.settings.applied {
+	again := m.lead == nil && m.settings.raised && m.now()-m.settings.raisedAt > raisedEvery
+	if want.key() == m.settings.applied && !again {
 		m.sameFiles(want.cfg)
 		return
 	}
@@ -209,6 +224,7 @@ func (m *Manager) applySettings() {
 	}
 	sql, standby, term := m.sql, m.lead == nil, m.followedTerm()
 	var refused *instanceapi.ConfigError
+	raised := false
 	m.start(&job{name: "apply settings"}, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
@@ -221,7 +237,7 @@ func (m *Manager) applySettings() {
 			if err != nil {
 				return err
 			}
-			control = &c
+			control, raised = &c, want.raised(&c)
 		}
 		if err := want.write(g, control); err != nil {
 			return err
@@ -238,7 +254,10 @@ func (m *Manager) applySettings() {
 			m.log.Debug("postgresql.auto.conf was not looked at", "error", err)
 		}
 		return sql.Reload(ctx)
-	}, func(err error) { m.settingsApplied(want, refused, err) })
+	}, func(err error) {
+		m.settings.raised, m.settings.raisedAt = raised, m.now()
+		m.settingsApplied(want, refused, err)
+	})
 }
 
 func (m *Manager) settingsApplied(want setup, refused *instanceapi.ConfigError, err error) {
