@@ -129,7 +129,7 @@ func (p *pass) restart(ctx context.Context, a *plan.Action) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	if err := p.seen.client.Restart(ctx, target(pod), instanceapi.RestartRequest{Reason: a.Why, PendingOnly: true}); err != nil {
+	if err := p.seen.client.Restart(ctx, target(pod), instanceapi.RestartRequest{Reason: a.Why, PendingOnly: !a.Force}); err != nil {
 		p.event(eventRestartRefused, "%s was asked to restart PostgreSQL: %s", a.Instance, err.Error())
 		return nil
 	}

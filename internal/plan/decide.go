@@ -41,6 +41,8 @@ type Action struct {
 	To       string
 	// Done: SettleSwitchover after success.
 	Done bool
+	// Force: RestartPostgreSQL although no parameter waits for it.
+	Force bool
 	// Why is for events and the instance's log.
 	Why string
 }
@@ -94,6 +96,7 @@ type step struct {
 // decides, so there are never two disturbances at a time.
 var checks = []func(View) *step{
 	replaceLost,
+	unlock,
 	switchover,
 	rollout,
 	restart,

@@ -122,6 +122,10 @@ func pending(names ...string) func(*Instance) {
 	return func(i *Instance) { i.Status.PendingRestart = names }
 }
 
+func has(connections string) func(*Instance) {
+	return func(i *Instance) { i.Status.Settings = map[string]string{"max_connections": connections} }
+}
+
 func TestRestart(t *testing.T) {
 	settings := func(inForce, wanted string) func(*View) {
 		return func(v *View) {
@@ -142,6 +146,11 @@ func TestRestart(t *testing.T) {
 		{"another parameter", steady(3, with(0, pending("shared_buffers"))), decision{action: "Handover pg-0 -> pg-1", progress: apiv1.ReasonRestarting}},
 		{"single instance in place", steady(1, all, settings("100", "200")), decision{action: "RestartPostgreSQL pg-0", progress: apiv1.ReasonRestarting}},
 		{"waits for one that is not ready", steady(3, all, settings("100", "200"), with(2, unready)), decision{progress: apiv1.ReasonRestarting}},
+		{"lowered: standbys that do not know it yet", steady(3, settings("100", "100"), with(1, has("200"))), decision{progress: apiv1.ReasonRestarting}},
+		{"a higher setting that is not declared lower", steady(3, settings("100", "200"), with(1, has("200"))), decision{}},
+		{"a standby that has too little", steady(3, settings("200", "200"), with(1, has("100")), with(1, func(i *Instance) {
+			i.Pod.Ready, i.Pod.ReadySince, i.Status.State = false, noon, instanceapi.StateStandby
+		})), decision{action: "RestartPostgreSQL pg-1", progress: apiv1.ReasonRestarting}},
 		{"a rollout comes first", steady(3, all, outdated(0, 1, 2)), decision{action: "DeletePod pg-2", progress: apiv1.ReasonRollingUpdate}},
 	})
 }

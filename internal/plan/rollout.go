@@ -3,13 +3,10 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
-	"github.com/kumki-dev/kumki/internal/naming"
-	"github.com/kumki-dev/kumki/internal/postgres"
 )
 
 // patience is how long an instance may take to become healthy again before people are told.
@@ -94,111 +91,4 @@ func (v View) halted(i *Instance, why string) *Finding {
 		return nil
 	}
 	return &Finding{apiv1.ReasonRolloutHalted, fmt.Sprintf("the change stopped at %s: %s; correct the cluster's spec, or the instance, and it goes on", i.Name, why)}
-}
-
-// restart restarts PostgreSQL where parameters wait for it: standbys first, one at a time, then a hand-over and the former primary.
-// Settings that a standby must not have lower than its primary are lowered on the primary first.
-// https://www.postgresql.org/docs/current/hot-standby.html#HOT-STANDBY-ADMIN
-func restart(v View) *step {
-	members := v.wanted(v.members())
-	pending := filter(members, func(i *Instance) bool { return i.Status != nil && len(i.Status.PendingRestart) > 0 })
-	if len(pending) == 0 {
-		return nil
-	}
-	names := map[string]bool{}
-	for _, i := range pending {
-		for _, name := range i.Status.PendingRestart {
-			names[name] = true
-		}
-	}
-	what := strings.Join(sorted(names), ", ")
-	say := func(format string, args ...any) *Finding {
-		return &Finding{apiv1.ReasonRestarting, "for " + what + ": " + fmt.Sprintf(format, args...)}
-	}
-	for _, i := range members {
-		if why := v.unhealthy(i); why != "" {
-			return &step{progress: say("waiting for %s: %s", i.Name, why), trouble: v.halted(i, why)}
-		}
-	}
-	p := v.primary()
-	if p == nil {
-		return &step{progress: say("waiting for a primary")}
-	}
-	target := last(filter(pending, func(i *Instance) bool { return i.Name != p.Name }))
-	primaryWaits := len(p.Status.PendingRestart) > 0
-	if target == nil || (primaryWaits && v.primaryFirst(p)) {
-		target = p
-	}
-	if target == p && !v.primaryFirst(p) {
-		if to := v.preferGoodNode(nodeAny); to != nil {
-			return &step{action: &Action{Kind: Handover, Instance: p.Name, To: to.Name, Why: "restart for " + what}, progress: say("handing over from %s to %s", p.Name, to.Name)}
-		}
-	}
-	return &step{action: &Action{Kind: RestartPostgreSQL, Instance: target.Name, Why: "restart for " + what}, progress: say("restarting %s", target.Name)}
-}
-
-// primaryFirst says whether the settings to come are lower where a standby must not be below its primary.
-func (v View) primaryFirst(p *Instance) bool {
-	if v.Config == nil {
-		return false
-	}
-	return postgres.RestartOrder(p.Status.Settings, v.Config.Parameters)[0].Order == postgres.PrimaryFirst
-}
-
-func nodeAny(*Instance) bool { return true }
-
-// switchoverAny leaves the choice of the successor to the operator.
-const switchoverAny = "any"
-
-// switchover hands over as a person asked by annotation.
-func switchover(v View) *step {
-	to := v.annotation(naming.AnnotationSwitchover)
-	if to == "" {
-		return nil
-	}
-	p := v.primary()
-	say := func(format string, args ...any) *Finding {
-		return &Finding{apiv1.ReasonSwitchover, fmt.Sprintf(format, args...)}
-	}
-	ordinal, ok := naming.Ordinal(v.Cluster.Name, to)
-	switch {
-	case to != switchoverAny && (!ok || ordinal >= v.members()):
-		return &step{action: &Action{Kind: SettleSwitchover, To: to, Why: fmt.Sprintf("%q is no instance of this cluster", to)}}
-	case v.members() < 2:
-		return &step{action: &Action{Kind: SettleSwitchover, To: to, Why: "the cluster has one instance: nobody can follow it"}}
-	case p == nil:
-		return &step{progress: say("waiting for a primary")}
-	case to == p.Name:
-		return &step{action: &Action{Kind: SettleSwitchover, Instance: p.Name, To: to, Done: true, Why: to + " is the primary"}}
-	case to == switchoverAny:
-		best := v.preferGoodNode(nodeAny)
-		if best == nil {
-			return &step{progress: say("waiting for a standby that can follow %s", p.Name)}
-		}
-		return &step{action: &Action{Kind: ChooseSwitchover, Instance: p.Name, To: best.Name}, progress: say("handing over from %s to %s", p.Name, best.Name)}
-	}
-	target := v.find(to)
-	if target == nil {
-		return &step{progress: say("waiting for %s: it has no pod", to)}
-	}
-	if why := v.unhealthy(target); why != "" {
-		return &step{progress: say("waiting for %s: %s", to, why)}
-	}
-	return &step{action: &Action{Kind: Handover, Instance: p.Name, To: to, Why: "switchover"}, progress: say("handing over from %s to %s", p.Name, to)}
-}
-
-// drain moves the primary from a node that is being emptied to one that is not, before the eviction does it the hard way.
-func drain(v View) *step {
-	p := v.primary()
-	if p == nil || p.Node == nil || (!p.Node.Cordoned && !p.Node.OutOfService) {
-		return nil
-	}
-	to := v.successor(nodeGood)
-	if to == nil {
-		return nil // nowhere to go is no reason to call for help: the node may come back into use
-	}
-	return &step{
-		action:   &Action{Kind: Handover, Instance: p.Name, To: to.Name, Why: "node " + p.Node.Name + " is being emptied"},
-		progress: &Finding{apiv1.ReasonSwitchover, fmt.Sprintf("handing over from %s to %s: node %s is being emptied", p.Name, to.Name, p.Node.Name)},
-	}
 }
