@@ -29,8 +29,9 @@ const (
 type hint string
 
 const (
-	hintRewind hint = "diverged"
-	hintClone  hint = "WAL is gone"
+	hintRewind  hint = "diverged"
+	hintClone   hint = "WAL is gone"
+	hintRestart hint = "a setting is too low"
 )
 
 // repair remembers what was tried to make the instance a standby.
@@ -289,6 +290,15 @@ func (m *Manager) mend(g pgproc.Generation, leader *instanceapi.Member) {
 	if m.job != nil {
 		return
 	}
+	// Replay has stopped although WAL may still come in: the primary has a higher setting than this server was started with. Its control
+	// data knows the new one by now, and the next start goes by it.
+	if r.hint == hintRestart {
+		r.hint = ""
+		r.later(m.now())
+		m.log.Warn("this standby is restarted", "reason", r.hintText)
+		m.stopPostgres("restart for higher settings", nil)
+		return
+	}
 	if m.observed.streaming() {
 		r.hint, r.delay, r.rewinds = "", 0, 0
 		m.failure = ""
@@ -320,6 +330,7 @@ var hints = []struct {
 	{"is behind recovery timeline", hintRewind},
 	{"could not find required WAL segment", hintClone},
 	{"can no longer get changes from replication slot", hintClone},
+	{"hot standby is not possible because of insufficient parameter settings", hintRestart},
 	{"invalid record length at", ""},
 }
 

@@ -108,6 +108,7 @@ func TestHints(t *testing.T) {
 		"new timeline 2 forked off current database system timeline 1 before current recovery point 0/5000140":                                                hintRewind,
 		"could not start WAL streaming: ERROR:  requested starting point 0/6000000 on timeline 1 is ahead of the WAL flush position of this server 0/5000000": hintRewind,
 		"highest timeline 1 of the primary is behind recovery timeline 2":                                                                                     hintRewind,
+		"hot standby is not possible because of insufficient parameter settings":                                                                              hintRestart,
 		"started streaming WAL from primary at 0/3000000 on timeline 1":                                                                                       "",
 	} {
 		if got := hintOf(message); got != want {
