@@ -23,6 +23,16 @@ metadata: {name: my-postgres-cluster}
 spec: {replicas: 3}
 `
 
+// parameter sets one parameter of postgresql.conf.
+func parameter(name, value string) func(*databasesv1.PostgreSQLClusterSpec) {
+	return func(spec *databasesv1.PostgreSQLClusterSpec) {
+		if spec.PostgreSQL.Parameters == nil {
+			spec.PostgreSQL.Parameters = map[string]string{}
+		}
+		spec.PostgreSQL.Parameters[name] = value
+	}
+}
+
 var _ = Describe("A cluster", Ordered, ContinueOnFailure, func() {
 	s := newScope()
 
@@ -38,7 +48,7 @@ var _ = Describe("A cluster", Ordered, ContinueOnFailure, func() {
 		s.write(ctx, "CREATE TABLE kept (id int PRIMARY KEY); INSERT INTO kept SELECT generate_series(1, 100)")
 		s.everywhere(ctx, "SELECT count(*) FROM kept", "100")
 		Expect(s.write(ctx, "SELECT pg_is_in_recovery()")).To(Equal([]string{"f"}))
-		Expect(s.query(ctx, naming.ServiceRO(s.postgres.Name), "SELECT pg_is_in_recovery()")).To(Equal([]string{"t"}))
+		s.readsFromStandby(ctx, naming.ServiceRO(s.postgres.Name))
 	}, SpecTimeout(6*time.Minute))
 
 	It("spreads its instances over the nodes", func(ctx SpecContext) {
@@ -56,27 +66,24 @@ var _ = Describe("A cluster", Ordered, ContinueOnFailure, func() {
 	It("takes up a parameter by a reload, without a restart", func(ctx SpecContext) {
 		const started = "SELECT pg_postmaster_start_time()"
 		before := s.write(ctx, started)
-		s.change(ctx, func(spec *databasesv1.PostgreSQLClusterSpec) {
-			spec.PostgreSQL.Parameters = map[string]string{"work_mem": "7MB"}
-		})
+		s.change(ctx, parameter("work_mem", "7MB"))
 		s.everywhere(ctx, "SHOW work_mem", "7MB")
 		Expect(s.write(ctx, started)).To(Equal(before))
 	}, SpecTimeout(4*time.Minute))
 
 	It("refuses a parameter that PostgreSQL refuses, with PostgreSQL's message", func(ctx SpecContext) {
-		s.request(ctx, func(spec *databasesv1.PostgreSQLClusterSpec) { spec.PostgreSQL.Parameters["work_mem"] = "a lot" })
+		s.change(ctx, parameter("work_mem", "7MB"))
+		s.request(ctx, parameter("work_mem", "a lot"))
 		message := s.condition(ctx, databasesv1.ConditionConfigurationValid, "False", databasesv1.ReasonParameterRejected)
 		Expect(message).To(ContainSubstring(`invalid value for parameter "work_mem": "a lot"`))
 		s.everywhere(ctx, "SHOW work_mem", "7MB")
-		s.change(ctx, func(spec *databasesv1.PostgreSQLClusterSpec) { spec.PostgreSQL.Parameters["work_mem"] = "8MB" })
+		s.change(ctx, parameter("work_mem", "8MB"))
 		s.condition(ctx, databasesv1.ConditionConfigurationValid, "True", databasesv1.ReasonValid)
 		s.everywhere(ctx, "SHOW work_mem", "8MB")
 	}, SpecTimeout(6*time.Minute))
 
 	It("refuses a parameter that the operator owns, and says what to do", func(ctx SpecContext) {
-		s.request(ctx, func(spec *databasesv1.PostgreSQLClusterSpec) {
-			spec.PostgreSQL.Parameters["synchronous_standby_names"] = ""
-		})
+		s.request(ctx, parameter("synchronous_standby_names", ""))
 		message := s.condition(ctx, databasesv1.ConditionConfigurationValid, "False", databasesv1.ReasonParameterOwned)
 		Expect(message).To(ContainSubstring("synchronous_standby_names"))
 		s.change(ctx, func(spec *databasesv1.PostgreSQLClusterSpec) {
@@ -87,13 +94,13 @@ var _ = Describe("A cluster", Ordered, ContinueOnFailure, func() {
 	It("restarts instance by instance for a parameter that needs it", func(ctx SpecContext) {
 		l := s.load(ctx, s.node(ctx))
 		begin := time.Now()
-		s.change(ctx, func(spec *databasesv1.PostgreSQLClusterSpec) { spec.PostgreSQL.Parameters["max_connections"] = "222" })
+		s.change(ctx, parameter("max_connections", "222"))
 		s.everywhere(ctx, "SHOW max_connections", "222")
 		l.written(ctx, time.Now(), shortTime)
 		l.finish(ctx, begin)
 
 		By("lowering it: standbys must not have less than the primary")
-		s.change(ctx, func(spec *databasesv1.PostgreSQLClusterSpec) { spec.PostgreSQL.Parameters["max_connections"] = "111" })
+		s.change(ctx, parameter("max_connections", "111"))
 		s.everywhere(ctx, "SHOW max_connections", "111")
 	}, SpecTimeout(8*time.Minute))
 

@@ -48,7 +48,7 @@ var _ = Describe("With many options set, a cluster", Ordered, func() {
 		s.everywhere(ctx, "SELECT current_database() || ' ' || current_user", "shop clerk")
 		s.everywhere(ctx, "SHOW server_version_num", s.write(ctx, "SHOW server_version_num")[0])
 		Expect(s.write(ctx, "SELECT current_setting('server_version_num')::int / 10000")).To(Equal([]string{"15"}))
-		Expect(s.query(ctx, s.postgres.Name+"-reports", "SELECT pg_is_in_recovery()")).To(Equal([]string{"t"}))
+		s.readsFromStandby(ctx, s.postgres.Name+"-reports")
 		pods, err := s.postgres.Pods(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pods[0].Labels).To(HaveKeyWithValue("team", "shop"))

@@ -168,18 +168,26 @@ func (s *scope) primary(ctx context.Context) string {
 // write runs SQL through <cluster>-rw; it tries for a while.
 func (s *scope) write(ctx context.Context, sql string) []string {
 	GinkgoHelper()
-	return s.query(ctx, naming.ServiceRW(s.postgres.Name), sql)
-}
-
-func (s *scope) query(ctx context.Context, service, sql string) []string {
-	GinkgoHelper()
 	node := s.node(ctx)
 	var rows []string
 	eventually(ctx, shortTime, func() (err error) {
-		rows, err = s.credentials.QueryService(ctx, node, service, sql)
+		rows, err = s.credentials.QueryService(ctx, node, naming.ServiceRW(s.postgres.Name), sql)
 		return err
 	})
 	return rows
+}
+
+// readsFromStandby waits until a Service leads to a standby: it leads to the primary as long as no standby is ready.
+func (s *scope) readsFromStandby(ctx context.Context, service string) {
+	GinkgoHelper()
+	node := s.node(ctx)
+	eventually(ctx, shortTime, func() error {
+		rows, err := s.credentials.QueryService(ctx, node, service, "SELECT pg_is_in_recovery()")
+		if err == nil && rows[0] != "t" {
+			err = fmt.Errorf("%s leads to the primary", service)
+		}
+		return err
+	})
 }
 
 // everywhere waits until SQL gives the same one value on every instance.
