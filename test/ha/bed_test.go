@@ -249,13 +249,12 @@ func (in *instance) postmaster() int {
 }
 
 // guard is the PID of the instance's guard process.
-func (in *instance) guard() int {
-	GinkgoHelper()
+func (in *instance) guard() (int, error) {
 	out, err := exec.Command("pgrep", "-P", strconv.Itoa(in.cmd.Process.Pid), "-f", "kumki-wal guard").Output()
-	Expect(err).NotTo(HaveOccurred(), "the manager of %s has a guard", in.name)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	Expect(err).NotTo(HaveOccurred())
-	return pid
+	if err != nil {
+		return 0, fmt.Errorf("the manager of %s has no guard: %w", in.name, err)
+	}
+	return strconv.Atoi(strings.TrimSpace(string(out)))
 }
 
 func (in *instance) member() instanceapi.Member { return *in.c.member(in.name) }

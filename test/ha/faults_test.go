@@ -78,8 +78,10 @@ var _ = Describe("a cluster of three", func() {
 		p := c.settle()
 		w, check := c.write()
 		acked(w)
-		Expect(syscall.Kill(p.guard(), syscall.SIGKILL)).To(Succeed())
-		Eventually(p.guard, 5*time.Second).Should(BeNumerically(">", 0), "a guard that died is started again")
+		guard, err := p.guard()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(syscall.Kill(guard, syscall.SIGKILL)).To(Succeed())
+		Eventually(p.guard, 10*time.Second).ShouldNot(Equal(guard), "a guard that died is started again")
 		for pid, title := range p.processes() {
 			if strings.Contains(title, "app app") {
 				Expect(syscall.Kill(pid, syscall.SIGKILL)).To(Succeed())
