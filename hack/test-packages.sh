@@ -17,8 +17,8 @@ echo "installing Debian's postgresql-15"
 export DEBIAN_FRONTEND=noninteractive
 install() { apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends "$@" >/dev/null; }
 apt-cache show postgresql-15 >/dev/null 2>&1 || apt-get -qq update
-if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+if ! dpkg-query -W postgresql-common >/dev/null 2>&1; then
 	install postgresql-common || { apt-get -qq update && install postgresql-common; }
-	echo 'create_main_cluster = false' >>/etc/postgresql-common/createcluster.conf
+	echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/kumki-tests.conf
 fi
 install postgresql-15 || { apt-get -qq update && install postgresql-15; }
