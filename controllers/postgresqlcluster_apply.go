@@ -189,11 +189,8 @@ func (p *pass) applyObjects(ctx context.Context) error {
 }
 
 // applyLease makes the empty Lease: pods may change the one of that name, and create none. It has no owner, because its
-// record is needed as long as a volume is there.
+// record is needed as long as a volume is there. A Lease of that name that is somebody else's is an error: leadership must not depend on it.
 func (p *pass) applyLease(ctx context.Context) error {
-	if p.seen.lease != nil {
-		return nil
-	}
 	_, err := p.r.Writer.Apply(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Name: naming.Lease(p.cluster.Name), Namespace: p.cluster.Namespace, Labels: naming.ClusterLabels(p.cluster.Name),
 	}})

@@ -5,6 +5,8 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -90,6 +92,17 @@ var _ = Describe("The objects of a cluster", func() {
 		Expect(object(ctx, s, "pg-app", &corev1.Secret{}).Data).To(HaveLen(1))
 		Expect(people.Delete(ctx, foreign)).To(Succeed())
 		s.settles(ctx)
+	}, SpecTimeout(3*time.Minute))
+
+	It("do not include a Lease of somebody else", func(ctx SpecContext) {
+		namespace := newNamespace(ctx)
+		foreign := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pg"}}
+		Expect(people.Create(ctx, foreign)).To(Succeed())
+		s := subjectOf(types.NamespacedName{Namespace: namespace, Name: "pg"})
+		Expect(people.Create(ctx, &apiv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pg"}})).To(Succeed())
+		message := s.condition(ctx, apiv1.ConditionDegraded, metav1.ConditionTrue, apiv1.ReasonReconcileError)
+		Expect(message).To(ContainSubstring(`Lease "pg" exists`))
+		Expect(exists(ctx, s, "pg", &appsv1.StatefulSet{})).To(BeFalse())
 	}, SpecTimeout(3*time.Minute))
 
 	It("include the Services that the spec adds, as long as it does", func(ctx SpecContext) {

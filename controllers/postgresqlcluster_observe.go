@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kumki-dev/kumki/internal/desired"
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/naming"
@@ -115,7 +116,7 @@ func found[T client.Object](ctx context.Context, p *pass, name string, into T) (
 }
 
 func (p *pass) observePods(ctx context.Context) error {
-	mine := []client.ListOption{client.InNamespace(p.cluster.Namespace), client.MatchingLabels{naming.LabelCluster: p.cluster.Name}}
+	mine := []client.ListOption{client.InNamespace(p.cluster.Namespace), client.MatchingLabels(desired.Selector(p.cluster.Name))}
 	pods, claims := &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}
 	if err := p.r.Client.List(ctx, pods, mine...); err != nil {
 		return fmt.Errorf("list pods: %w", err)

@@ -92,7 +92,7 @@ func (p *pass) finalize(ctx context.Context) (ctrl.Result, error) {
 	if err := p.ownVolumes(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	if !keep && p.seen.lease != nil {
+	if !keep && p.seen.lease != nil && p.seen.lease.Labels[naming.LabelCluster] == p.cluster.Name {
 		if err := p.r.Writer.Delete(ctx, p.seen.lease); err != nil {
 			return ctrl.Result{RequeueAfter: retrySoon}, nil //nolint:nilerr // the holder renewed it in between: look again
 		}
