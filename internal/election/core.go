@@ -76,9 +76,11 @@ type sealing struct {
 	waiting []Message // requests to answer once it is done, one a peer
 }
 
-// bound is a promise to a holder not to seal for a higher term for a while.
+// bound is a promise to a holder not to seal for a higher term for a while. It is kept in memory only: an instance that starts counts
+// as bound, since it may have promised just before its process ended.
 type bound struct {
 	until time.Duration
+	begun bool
 }
 
 // New returns the core of an instance that has just started: PostgreSQL is down, the lease was not seen yet.
@@ -90,6 +92,12 @@ func New(cfg Config, promised int64) *Core {
 // Step takes in what happened at now (the driver's monotonic clock, never 0) and returns what has to be done, in order.
 func (c *Core) Step(now time.Duration, ev Event) []Effect {
 	c.out = nil
+	if !c.bound.begun {
+		c.bound.begun = true
+		if c.promised > 0 { // who never followed anybody promised nothing
+			c.bound.until = now + c.cfg.Timing.PromiseTTL
+		}
+	}
 	c.guard(now)
 	switch e := ev.(type) {
 	case EventTick:

@@ -108,6 +108,17 @@ func TestPromiseBinds(t *testing.T) {
 	}
 }
 
+// TestPromiseOutlivesProcess: a process that ended may have promised just before.
+func TestPromiseOutlivesProcess(t *testing.T) {
+	for at, want := range map[time.Duration]bool{4900 * time.Millisecond: false, 5 * time.Second: true} {
+		c := standby(4)
+		out := c.Step(at, EventMessage{Message{Kind: SealRequest, ID: 2, From: "c", To: "b", Term: 5, Vacant: vacantExpired}})
+		if got := len(effects[EffectSeal](out)) == 1; got != want {
+			t.Errorf("%s after the start: seals %v", at-time.Second, got)
+		}
+	}
+}
+
 // TestLateAnswer: a renewal counts from when it was sent, and the fence does not wait for events.
 func TestLateAnswer(t *testing.T) {
 	c := New(Config{Self: "a", SelfUID: "a2", Members: []string{"a", "b"}, Durability: Asynchronous, Timing: DefaultTiming()}, 4)

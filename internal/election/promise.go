@@ -70,7 +70,17 @@ func (c *Core) onPromiseRequest(now time.Duration, m Message) {
 	c.emit(EffectSend{reply})
 }
 
-func (c *Core) isBound(now time.Duration) bool { return now < c.bound.until && !c.weak.breakPromises }
+// isBound says whether a promise holds this instance back. It does not when the holder let go, or is dead, or was this instance itself.
+func (c *Core) isBound(now time.Duration) bool {
+	if now >= c.bound.until || c.weak.breakPromises {
+		return false
+	}
+	if r := &c.api.lease.Record; r.Term != 0 && r.Holder == c.cfg.Self {
+		return false
+	}
+	v := c.vacancy(now)
+	return v != vacantReleased && v != vacantHolderDead
+}
 
 func (c *Core) onPromiseReply(m Message) {
 	h := &c.hold
