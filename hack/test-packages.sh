@@ -19,6 +19,7 @@ install() { apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recom
 apt-cache show postgresql-15 >/dev/null 2>&1 || apt-get -qq update
 if ! dpkg-query -W postgresql-common >/dev/null 2>&1; then
 	install postgresql-common || { apt-get -qq update && install postgresql-common; }
+	mkdir -p /etc/postgresql-common/createcluster.d
 	echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/kumki-tests.conf
 fi
 install postgresql-15 || { apt-get -qq update && install postgresql-15; }
