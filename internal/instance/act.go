@@ -109,7 +109,9 @@ func (m *Manager) fail(format string, args ...any) {
 func (m *Manager) seal(e election.EffectSeal) {
 	g, ok := m.generation()
 	pm, sql := m.pm, m.sql
-	m.follow = nil
+	if m.follow != nil && m.follow.Term < e.Term {
+		m.follow = nil // a leader of that term or a later one may have been found while the seal waited for its turn
+	}
 	if e.Term > m.sealed {
 		m.sealed = e.Term
 	}

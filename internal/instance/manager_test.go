@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/kumki-dev/kumki/internal/election"
+	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/pgproc"
 )
 
@@ -17,4 +19,19 @@ func testManager(t *testing.T) *Manager {
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	return &Manager{opt: Options{Pod: "c-0", PodUID: "uid", PortPG: 5432, Log: log}, log: log, volume: v, metrics: newMetrics()}
+}
+
+// A seal may wait for a job while the next leader is found already: that leader must be followed afterwards.
+func TestSealKeepsTheLeaderOfItsTerm(t *testing.T) {
+	for term, kept := range map[int64]bool{5: false, 6: true, 7: true} {
+		m := testManager(t)
+		m.cfg = &config{Config: instanceapi.Config{Members: []instanceapi.Member{{Name: "c-0"}, {Name: "c-1"}}}}
+		m.ctx, m.inbox = t.Context(), make(chan func(), 8)
+		m.follow = &election.EffectFollow{Leader: "c-1", Term: term}
+		m.seal(election.EffectSeal{Term: 6})
+		if (m.follow != nil) != kept {
+			t.Errorf("leader of term %d: followed %t after a seal for term 6, want %t", term, m.follow != nil, kept)
+		}
+		<-m.inbox // the job is done
+	}
 }
