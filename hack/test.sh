@@ -22,7 +22,7 @@ gotest() {
 	local dir=$1 flags=()
 	shift
 	read -ra flags <<<"${TEST_FLAGS:-}"
-	(cd "$dir" && go test -count=1 -timeout 30m "${flags[@]}" "$@") 2>&1 | tee -a "$log" | grep -v 'no test files'
+	(cd "$dir" && go test -count=1 -timeout 30m "${flags[@]}" "$@") 2>&1 | tee -a "$log" | grep --line-buffered -v 'no test files'
 	[ "${PIPESTATUS[0]}" = 0 ] || status=1
 }
 
