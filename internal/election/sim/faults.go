@@ -159,7 +159,9 @@ func (w *world) fault() {
 func (w *world) rare(d time.Duration) {
 	switch w.rng.IntN(3) {
 	case 0:
-		if !w.unfenced { // without a fence a holder that missed its successor would write the record again
+		// Without a fence a holder that missed its successor would write the record again. And who deletes the record of a cluster that
+		// lost a volume, when the other copies went with a member that was taken away, deletes the only sign that something is missing.
+		if !w.unfenced && !(w.wiped && w.shrunk()) {
 			w.deleteLease()
 		}
 	case 1:
@@ -236,7 +238,7 @@ func (w *world) crash(n *node, d time.Duration, newPod, wipe bool) {
 	if !n.up || n.gone {
 		return
 	}
-	if wipe && w.store.record.SystemIdentifier == "" {
+	if wipe && (w.store.record.SystemIdentifier == "" || !w.store.exists && w.shrunk()) {
 		return
 	}
 	w.logf("%s crashes for %s (new pod %v, volume lost %v)", n.name, d, newPod, wipe)
@@ -390,6 +392,9 @@ func (w *world) handover() {
 	}
 	n.feed(n.epoch, election.EventHandover{To: to})
 }
+
+// shrunk says whether a member was taken away.
+func (w *world) shrunk() bool { return len(w.cfg.Members) < len(w.nodes) }
 
 func (w *world) suspend(d time.Duration) {
 	w.logf("suspended for %s", d)
