@@ -116,7 +116,10 @@ func newCluster(n int, change func(*instanceapi.Config)) *cluster {
 	return c
 }
 
-func (c *cluster) address(i int) string { return fmt.Sprintf("127.0.%d.%d", 10+c.number, i+1) }
+// address of an instance. Two runs on one machine do not share any.
+func (c *cluster) address(i int) string {
+	return fmt.Sprintf("127.%d.%d.%d", 16+os.Getpid()%200, c.number, i+1)
+}
 
 func (c *cluster) own(dir string) {
 	GinkgoHelper()
