@@ -66,7 +66,7 @@ func withoutAPI(ctx context.Context, s *scope, long time.Duration) {
 func killedWithoutAPI(ctx context.Context, s *scope, long time.Duration) {
 	GinkgoHelper()
 	strikeAt(ctx, s, faultCase{
-		resume: long + 120*time.Second, leadership: either,
+		resume: long + 3*time.Minute, leadership: either,
 		strike: func(ctx context.Context, sc *scene) {
 			stopAPI(ctx)
 			Expect(faults.Signal(ctx, sc.primary, fault.Postmaster, fault.Kill)).To(Succeed())
