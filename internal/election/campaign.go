@@ -129,7 +129,7 @@ func (c *Core) canvass(now time.Duration) {
 	}
 }
 
-func (c *Core) onSealReply(now time.Duration, m Message) {
+func (c *Core) onSealReply(m Message) {
 	k := &c.camp
 	if c.role != follower || !k.active || m.Term != k.term {
 		return

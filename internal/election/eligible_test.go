@@ -162,8 +162,8 @@ func TestMerge(t *testing.T) {
 func TestMergeKeepsMeaning(t *testing.T) {
 	names := []string{"b", "c", "d"}
 	var all []Quorum
-	for set := 0; set < 8; set++ {
-		for num := 0; num <= 3; num++ {
+	for set := range 8 {
+		for num := range 4 {
 			x := Quorum{Num: num}
 			for i, n := range names {
 				if set&(1<<i) != 0 {
@@ -189,7 +189,7 @@ func TestMergeKeepsMeaning(t *testing.T) {
 	}
 	for _, x := range all {
 		for _, y := range all {
-			for sealed := 0; sealed < 8; sealed++ {
+			for sealed := range 8 {
 				if both, merged := satisfied(sealed, x, y), satisfied(sealed, Merge([]Quorum{x}, y)...); both != merged {
 					t.Fatalf("%v and %v with seals %b: %v, merged %v", x, y, sealed, both, merged)
 				}

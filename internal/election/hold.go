@@ -65,7 +65,7 @@ func (c *Core) renewed(now time.Duration, t *attempt) {
 }
 
 // checkHeld fences the instance when the Lease is not its own any more.
-func (c *Core) checkHeld(now time.Duration) {
+func (c *Core) checkHeld() {
 	if !c.holds() {
 		return
 	}

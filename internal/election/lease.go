@@ -72,7 +72,7 @@ func (c *Core) sight(now time.Duration, l Lease) {
 	if moved {
 		c.resolveWrites(now)
 	}
-	c.checkHeld(now)
+	c.checkHeld()
 }
 
 // sameRecord says that nothing was written between the two.

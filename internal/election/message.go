@@ -10,7 +10,7 @@ func (c *Core) onMessage(now time.Duration, m Message) {
 	case SealRequest:
 		c.onSealRequest(now, m)
 	case SealReply:
-		c.onSealReply(now, m)
+		c.onSealReply(m)
 	case PromiseRequest:
 		c.onPromiseRequest(now, m)
 	case PromiseReply:

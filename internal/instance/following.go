@@ -43,7 +43,6 @@ type repair struct {
 	delay     time.Duration
 	rewinds   int
 	clones    []time.Duration
-	progress  pgproc.Progress
 	what      instanceapi.State
 }
 

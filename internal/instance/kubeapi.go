@@ -11,8 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kumki-dev/kumki/internal/naming"
 	"k8s.io/client-go/rest"
+
+	"github.com/kumki-dev/kumki/internal/naming"
 )
 
 // kubeAPI reads pods and points the Service, with plain requests and types of the few fields that are needed:

@@ -11,10 +11,11 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/naming"
 	"github.com/kumki-dev/kumki/internal/pgproc"
-	"k8s.io/client-go/rest"
 )
 
 // Options say who the instance is and where its inputs are. In a pod nearly all are the defaults of package naming.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/user"
@@ -400,16 +399,6 @@ func acked(w *writer.Writer) {
 	GinkgoHelper()
 	since := time.Now()
 	Eventually(func() int { return w.AckedSince(since) }, 60*time.Second, 20*time.Millisecond).Should(BeNumerically(">", 20))
-}
-
-func (in *instance) probe(path string) int {
-	c := http.Client{Timeout: time.Second}
-	resp, err := c.Get(fmt.Sprintf("http://%s:%d%s", in.address, portProbe, path))
-	if err != nil {
-		return 0
-	}
-	_ = resp.Body.Close()
-	return resp.StatusCode
 }
 
 func (c *cluster) tearDown() {

@@ -16,8 +16,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kumki-dev/kumki/internal/election"
 	"k8s.io/client-go/rest"
+
+	"github.com/kumki-dev/kumki/internal/election"
 )
 
 // ErrConflict says that a compare-and-swap was surely not done: somebody else changed, created or deleted the Lease first.

@@ -11,11 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/election/kubelease"
 	"github.com/kumki-dev/kumki/internal/naming"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
 // servers are the API servers that the suite runs against: the fake, and a real one when its binaries are there.

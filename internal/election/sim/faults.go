@@ -14,7 +14,6 @@ const quiet = 60 * time.Second
 func (w *world) runRandom() {
 	w.draw()
 	for _, n := range w.nodes {
-		n := n
 		w.after(w.between(0, 2*time.Second), n.start)
 	}
 	w.after(0, w.client)
@@ -285,7 +284,7 @@ func (w *world) proveDeath(n *node, uid string) {
 	}
 	epoch := n.epoch
 	for _, m := range w.nodes {
-		m, e := m, m.epoch
+		e := m.epoch
 		if m == n || !m.up {
 			continue
 		}

@@ -83,15 +83,14 @@ type server struct {
 	busy       bool // clones or rewinds
 
 	// Of a primary.
-	term         int64
-	sync, old    election.Quorum // commits may be let go by either until settled
-	shown        election.Quorum
-	settledAt    time.Duration
-	reload       uint32
-	senders      []sender
-	waiting      []uint64
-	excused      bool // it stood still with everything around it, the guard too
-	acksUntilGen uint32
+	term      int64
+	sync, old election.Quorum // commits may be let go by either until settled
+	shown     election.Quorum
+	settledAt time.Duration
+	reload    uint32
+	senders   []sender
+	waiting   []uint64
+	excused   bool // it stood still with everything around it, the guard too
 }
 
 type sender struct {

@@ -93,7 +93,6 @@ func (w *world) runScript(s *Script) {
 	w.logf("the story begins")
 	last := start
 	for _, a := range s.Acts {
-		a := a
 		last = max(last, start+a.At)
 		w.queue.push(start+a.At, func() { a.Do(&Stage{w}) })
 	}

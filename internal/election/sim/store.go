@@ -126,7 +126,7 @@ func (w *world) notifyWatchers() {
 		if !n.up || !n.watching {
 			continue
 		}
-		n, epoch := n, n.epoch
+		epoch := n.epoch
 		w.after(w.delay(), func() {
 			switch {
 			case !n.alive(epoch):
