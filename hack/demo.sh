@@ -40,7 +40,7 @@ fail() {
 	exit 1
 }
 
-# wait_ready SECONDS waits until all three instances are ready, and shows each change on the way.
+# wait_ready SECONDS waits until all three instances are ready and nothing is under way, and shows each change on the way.
 wait_ready() {
 	local until=$((SECONDS + $1)) begin last='' seen
 	begin=$(now)
@@ -50,7 +50,7 @@ wait_ready() {
 			last=${seen% *}
 			printf '  %5.1f s  %s\n' "$(since "$begin")" "$last"
 		fi
-		case "$seen" in *'ready 3/3, '*' True') return 0 ;; esac
+		case "$seen" in 'Ready, ready 3/3, '*' True') return 0 ;; esac
 		[ $SECONDS -lt $until ] || fail "not ready after $1 s"
 		sleep 0.3
 	done
