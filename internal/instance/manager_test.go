@@ -3,6 +3,8 @@ package instance
 import (
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/kumki-dev/kumki/internal/election"
@@ -33,5 +35,31 @@ func TestSealKeepsTheLeaderOfItsTerm(t *testing.T) {
 			t.Errorf("leader of term %d: followed %t after a seal for term 6, want %t", term, m.follow != nil, kept)
 		}
 		<-m.inbox // the job is done
+	}
+}
+
+// The database that this very process made is known by its server alone: no examination of the files comes before the first start.
+func TestRunningServerTellsWhoseDataItIs(t *testing.T) {
+	m := testManager(t)
+	g, err := m.volume.Begin("initdb")
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(g.Dir, "global"), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(g.Dir, "global", "pg_control"), []byte("control"), 0o600)
+	}
+	if err == nil {
+		err = m.volume.Flip(g)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.recognize("")
+	if id := m.systemIdentifier(g, true); id != "" {
+		t.Errorf("identifier %q before the server was asked", id)
+	}
+	m.recognize("77")
+	if id := m.systemIdentifier(g, true); id != "77" {
+		t.Errorf("identifier %q, want 77", id)
 	}
 }

@@ -101,6 +101,7 @@ func (m *Manager) seen(seen pgsql.Observation, err error) {
 		return
 	}
 	o.Observation, o.ok, o.failing, m.unfit = seen, true, 0, false
+	m.recognize(seen.SystemIdentifier)
 	if o.streaming() {
 		o.streamed = m.now()
 	}
@@ -122,18 +123,44 @@ func (m *Manager) tellLocal() {
 		if num, names, err := postgres.ParseSyncStandbyNames(m.observed.SyncStandbyNames); err == nil {
 			local.SyncInForce = election.Quorum{Standbys: names, Num: num}
 		}
-	} else if ok && m.pm == nil {
+		if !m.syncCertain() {
+			local.SyncInForce = unknownSync
+		}
+	} else if ok { // down, or started and not seen yet: what its files say
 		local.Position = m.observed.floor
 		local.InRecovery = isStandby(g)
 	}
 	m.step(election.EventLocal{Local: local})
 }
 
+// unknownSync equals no quorum that the core may wait for.
+var unknownSync = election.Quorum{Num: 1}
+
+// syncCertain: what PostgreSQL shows of synchronous_standby_names is what is wanted, and no file is on disk, nor a job under way,
+// by which an older value could come into force at the next reload, whoever asks for it.
+func (m *Manager) syncCertain() bool {
+	if m.lead == nil {
+		return true
+	}
+	return m.job == nil && m.settings.applied == m.setup(role{sync: m.lead.sync}).key()
+}
+
 // identity of the data directory in force.
 type identity struct{ dir, system string }
 
+// recognize remembers whose data the running server has. A database that was just made here is known by nothing else, and the record has to
+// name it from the first term on: as long as it does not, an instance without data may make another one.
+func (m *Manager) recognize(system string) {
+	if g, ok := m.generation(); ok && system != "" {
+		m.identity = identity{g.Dir, system}
+	}
+}
+
 // systemIdentifier of the data; "" until it was read.
 func (m *Manager) systemIdentifier(g pgproc.Generation, ok bool) string {
+	if m.observed.ok && m.observed.SystemIdentifier != "" {
+		return m.observed.SystemIdentifier
+	}
 	if !ok || m.identity.dir != g.Dir {
 		return ""
 	}
@@ -252,6 +279,11 @@ func (m *Manager) killed() {
 			}
 			return m.killed
 		})
+		return
+	}
+	if m.pm != nil && m.pm.State() != pgproc.ProcGone && m.pm.State() != pgproc.ProcZombie {
+		m.fencing = false
+		m.kill("PostgreSQL was started meanwhile") // by the job that was cut off
 		return
 	}
 	m.fencing = false
