@@ -115,6 +115,9 @@ func (p *Postgres) Settled(ctx context.Context) error {
 	if status.ReadyReplicas != wanted || status.Replicas != wanted || len(status.Instances) != int(wanted) {
 		return fmt.Errorf("%d of %d pods are ready, want %d: %s", status.ReadyReplicas, status.Replicas, wanted, conditions(cluster))
 	}
+	if status.SystemIdentifier == "" {
+		return errors.New("the status does not name the database yet, so nothing keeps an empty volume from becoming another one")
+	}
 	if !meta.IsStatusConditionTrue(status.Conditions, databasesv1.ConditionReady) {
 		return errors.New("not ready: " + conditions(cluster))
 	}
