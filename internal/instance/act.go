@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kumki-dev/kumki/internal/election"
+	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/pgproc"
 	"github.com/kumki-dev/kumki/internal/pgsql"
 )
@@ -26,7 +27,7 @@ func (m *Manager) act() {
 		m.seal(*m.sealing)
 	case m.stopping:
 		m.wind()
-	case m.cfg.Suspend:
+	case m.cfg.Suspend && (m.lead == nil || m.lead.done): // leadership that was won is taken up first; the core then hands it over
 		m.hibernate()
 	case m.restart != nil:
 		m.restartPostgres()
@@ -150,7 +151,9 @@ func (m *Manager) seal(e election.EffectSeal) {
 		}
 		if errors.Is(err, pgproc.ErrWALMissing) { // it never acknowledged anything since it was copied
 			m.unfit, err = true, nil
-			m.tellLocal()
+		}
+		if pm != nil && !running && ok {
+			m.tellLocal() // before EventSealed: the core may take the lease in that very step
 		}
 		if err != nil {
 			return // the effect stays; the next beat tries again
@@ -180,6 +183,7 @@ func (m *Manager) stopForHandover(e election.EffectStop) {
 		return
 	}
 	m.report.setHeld(0)
+	successor := m.cfg.member(e.Successor)
 	var end election.Position
 	m.start(&job{name: "stop for hand-over"}, func(ctx context.Context) error {
 		// A checkpoint first, so that the one of the shutdown is short.
@@ -203,7 +207,7 @@ func (m *Manager) stopForHandover(e election.EffectStop) {
 		if end, err = m.programs.LastWAL(call, g.Dir); err != nil {
 			return err
 		}
-		m.awaitSuccessor(call, e.Successor, end)
+		m.awaitSuccessor(call, successor, end)
 		return nil
 	}, func(err error) {
 		m.down()
@@ -215,8 +219,7 @@ func (m *Manager) stopForHandover(e election.EffectStop) {
 
 // awaitSuccessor waits a moment until the successor has the end of WAL. PostgreSQL itself waits for its standbys at a fast
 // shutdown; this only keeps the successor from being told before it knows.
-func (m *Manager) awaitSuccessor(ctx context.Context, name string, end election.Position) {
-	member := m.cfg.member(name)
+func (m *Manager) awaitSuccessor(ctx context.Context, member *instanceapi.Member, end election.Position) {
 	if member == nil {
 		return
 	}
@@ -228,7 +231,7 @@ func (m *Manager) awaitSuccessor(ctx context.Context, name string, end election.
 			return
 		}
 		if wait(ctx, 20*time.Millisecond) != nil {
-			m.log.Warn("the successor does not have the end of WAL", "successor", name, "end", end.String(), "has", s.Position.String())
+			m.log.Warn("the successor does not have the end of WAL", "successor", member.Name, "end", end.String(), "has", s.Position.String())
 			return
 		}
 	}

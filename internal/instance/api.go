@@ -78,7 +78,7 @@ func (m *Manager) ask(ctx context.Context, f func() error) error {
 
 // Handover starts a hand-over of leadership.
 func (m *Manager) Handover(ctx context.Context, r instanceapi.HandoverRequest) instanceapi.HandoverReply {
-	var reply instanceapi.HandoverReply
+	chosen := make(chan string, 1)
 	err := m.ask(ctx, func() error {
 		if !m.leading() {
 			return errors.New("this instance is not the primary")
@@ -93,13 +93,13 @@ func (m *Manager) Handover(ctx context.Context, r instanceapi.HandoverRequest) i
 		}
 		m.log.Info("a hand-over is asked for", "to", to, "reason", r.Reason)
 		m.step(election.EventHandover{To: to})
-		reply.To = to
+		chosen <- to
 		return nil
 	})
 	if err != nil {
-		reply.Error = err.Error()
+		return instanceapi.HandoverReply{Error: err.Error()}
 	}
-	return reply
+	return instanceapi.HandoverReply{To: <-chosen}
 }
 
 // Restart asks for a restart of PostgreSQL; the loop does it when nothing else is going on.
@@ -170,7 +170,9 @@ func (m *Manager) restartPostgres() {
 			m.log.Info("PostgreSQL was restarted as primary")
 			return
 		}
-		m.startRefused(files.cfg, err)
+		if server != nil && !errors.Is(err, context.Canceled) {
+			m.startRefused(files.cfg, err)
+		}
 		m.kill("the restart failed: " + err.Error())
 	})
 }

@@ -16,15 +16,24 @@ import (
 // takeLead makes PostgreSQL the primary: promotes the running standby, or starts what is down.
 func (m *Manager) takeLead(l *leadership) {
 	pm, sql := m.pm, m.sql
+	if pm != nil {
+		l.promote = true // a standby that was started while the lease was being taken
+	}
 	files := m.setup(role{sync: l.sync})
 	in, inErr := m.roleInputs()
 	g, whole := m.generation()
 	var server *started
 	m.start(&job{name: "take the lead"}, func(ctx context.Context) error {
-		if err := m.guard.AwaitAck(ctx); err != nil {
+		ack, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := m.guard.AwaitAck(ack)
+		cancel()
+		if err != nil {
 			return fmt.Errorf("the guard did not confirm its deadline: %w", err)
 		}
 		if l.promote && pm != nil {
+			if err := pm.WaitReady(ctx); err != nil {
+				return err
+			}
 			if err := files.write(g, nil); err != nil {
 				return err
 			}
@@ -41,7 +50,6 @@ func (m *Manager) takeLead(l *leadership) {
 				return err
 			}
 		}
-		var err error
 		server, err = m.startPrimary(ctx, files, l)
 		return err
 	}, func(err error) {
@@ -52,7 +60,9 @@ func (m *Manager) takeLead(l *leadership) {
 			m.settings.applied, m.settings.starting = files.key(), files.cfg
 		}
 		if err != nil {
-			m.startRefused(files.cfg, err)
+			if server != nil && server.pm.State() == pgproc.ProcGone && !errors.Is(err, context.Canceled) {
+				m.startRefused(files.cfg, err) // PostgreSQL itself did not start with it
+			}
 			m.metrics.promotionFailures.Inc()
 			m.fail("PostgreSQL cannot be made the primary: %v", err)
 			m.step(election.EventPromoteFailed{Reason: err.Error()})

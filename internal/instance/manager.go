@@ -349,10 +349,12 @@ func (m *Manager) do(effect election.Effect) {
 		m.log.Info("sealing for a new term", "term", e.Term)
 		m.sealing = &e
 	case election.EffectPromise:
-		m.spawn(func(context.Context) func() {
-			if err := m.promise(e.Term); err != nil {
-				m.log.Error("the promise of a term cannot be written", "term", e.Term, "error", err)
-				return nil
+		m.spawn(func(ctx context.Context) func() {
+			for err := m.promise(e.Term); err != nil; err = m.promise(e.Term) {
+				m.log.Error("the promise of a term cannot be written; trying again", "term", e.Term, "error", err)
+				if wait(ctx, time.Second) != nil {
+					return nil
+				}
 			}
 			return func() { m.step(election.EventPromised{Term: e.Term}) }
 		})

@@ -28,6 +28,8 @@ type settings struct {
 	applied string
 	// hash of the configuration in force.
 	hash string
+	// notBefore puts off the next try after one that failed.
+	notBefore time.Duration
 	// refused is the newest configuration that PostgreSQL does not take, with its message.
 	refused *instanceapi.ConfigError
 	// good is the last configuration that PostgreSQL took; proven the last that it started with.
@@ -214,6 +216,9 @@ func (m *Manager) applySettings() {
 	}
 	want := m.setup(r)
 	again := m.lead == nil && m.settings.raised && m.now()-m.settings.raisedAt > raisedEvery
+	if m.now() < m.settings.notBefore {
+		return
+	}
 	if want.key() == m.settings.applied && !again {
 		m.sameFiles(want.cfg)
 		return
@@ -225,6 +230,7 @@ func (m *Manager) applySettings() {
 	sql, standby, term := m.sql, m.lead == nil, m.followedTerm()
 	var refused *instanceapi.ConfigError
 	raised := false
+	m.settings.applied = "" // from here on the files may be neither the old nor the new ones, whatever becomes of the job
 	m.start(&job{name: "apply settings"}, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
@@ -263,12 +269,12 @@ func (m *Manager) applySettings() {
 func (m *Manager) settingsApplied(want setup, refused *instanceapi.ConfigError, err error) {
 	switch {
 	case err != nil:
-		m.repair.notBefore = m.now() + time.Second
+		m.settings.notBefore = m.now() + time.Second/2
 	case refused != nil:
 		m.log.Error("PostgreSQL refuses the configuration; the last good one stays in force", "parameter", refused.Parameter, "message", refused.Message)
 		if m.settings.refused != nil && m.settings.refused.ConfigHash == refused.ConfigHash {
 			m.fail("PostgreSQL refuses even the last good configuration: %s: %s", refused.Parameter, refused.Message)
-			m.repair.notBefore = m.now() + 10*time.Second
+			m.settings.notBefore = m.now() + 10*time.Second
 			return
 		}
 		m.settings.refused = refused

@@ -16,7 +16,11 @@ func (m *Manager) terminate() {
 	m.log.Info("asked to end")
 	m.stopping = true
 	m.stoppingSince = m.now()
+	if m.job != nil && m.job.abandonable {
+		m.job.cancel()
+	}
 	if m.lead == nil && !m.holdsLease() {
+		m.step(election.EventHandover{Leaving: true})
 		m.act()
 		return
 	}
@@ -28,7 +32,6 @@ func (m *Manager) terminate() {
 		return func() {
 			if forced && !m.opt.NoPodGate {
 				m.kill("the pod was deleted by force: there is no time for a hand-over")
-				return
 			}
 			m.step(election.EventHandover{Leaving: true})
 		}
@@ -50,6 +53,8 @@ func (m *Manager) wind() {
 	switch {
 	case m.lead != nil && m.lead.done && patient:
 		return // the hand-over is on its way
+	case m.lead != nil && !m.lead.done:
+		m.step(election.EventPromoteFailed{Reason: "this process is about to end"}) // the core fences and lets go of the lease
 	case m.pm != nil:
 		m.stopPostgres("stop", m.wind)
 	case m.holdsLease() && patient:
