@@ -432,7 +432,7 @@ type InstanceStatus struct {
 	Name string `json:"name"`
 	// role of the instance. Valid values: Primary, Standby, Unknown.
 	Role InstanceRole `json:"role"`
-	// state of the instance: Running, Streaming, Starting, Cloning, Rewinding, Stopped, Fenced, Failed or Unreachable.
+	// state of the instance: Running, Streaming, NotStreaming, Starting, Initializing, Cloning, Rewinding, Stopped, Fenced, Failed or Unreachable.
 	State string `json:"state"`
 	// message says more about the state when it is not the normal one.
 	// +optional

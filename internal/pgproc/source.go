@@ -31,7 +31,7 @@ func (s Source) connInfo(database string) (string, error) {
 	return postgres.ConnInfo(map[string]string{
 		"host": s.Host, "port": strconv.Itoa(s.Port), "user": s.User, "dbname": database, "application_name": s.ApplicationName,
 		"sslmode": s.SSLMode, "sslcert": s.SSLCert, "sslkey": s.SSLKey, "sslrootcert": s.SSLRootCert,
-		"connect_timeout": strconv.Itoa(max(2, int(timeout.Seconds()))), "passfile": "/dev/null",
+		"connect_timeout": strconv.Itoa(max(2, int(timeout.Seconds()))), "passfile": "/nonexistent",
 		"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3", "tcp_user_timeout": "30000",
 	})
 }

@@ -116,7 +116,7 @@ func (c *Client) connect(ctx context.Context, database string, params, extra map
 
 func (c *Client) config(database string, params map[string]string) (*pgconn.Config, error) {
 	// Everything is said here, so that no environment variable or file of the process decides where to.
-	cfg, err := pgconn.ParseConfig(fmt.Sprintf("host='%s' port=%d user=%s dbname='%s' sslmode=disable passfile=/dev/null",
+	cfg, err := pgconn.ParseConfig(fmt.Sprintf("host='%s' port=%d user=%s dbname='%s' sslmode=disable passfile=/nonexistent",
 		c.opts.SocketDir, c.opts.Port, naming.RoleSuperuser, database))
 	if err != nil {
 		return nil, fmt.Errorf("socket directory %q, port %d: %w", c.opts.SocketDir, c.opts.Port, err)
