@@ -50,6 +50,9 @@ func (c *Client) Reload(ctx context.Context) error {
 // notAtRunTime is the SQLSTATE of "cannot be changed without restarting the server".
 const notAtRunTime = "55P02"
 
+// removedAtRunTime ends the message about a setting that was taken out of the file and keeps its value until a restart (lc_messages is C).
+const removedAtRunTime = "cannot be changed without restarting the server"
+
 // CheckConfig reads pg_file_settings, pg_hba_file_rules and pg_ident_file_mappings. For a value that is refused the view only says
 // "setting could not be applied"; why it says at level DEBUG3 to a client that listens.
 func (c *Client) CheckConfig(ctx context.Context) ([]ConfigProblem, error) {
@@ -97,6 +100,8 @@ func settingProblems(settings [][]string, notices []*pgconn.Notice) []ConfigProb
 	for _, r := range settings {
 		n := noticeAbout(r[0], notices)
 		switch {
+		case r[0] == "" && strings.HasSuffix(r[1], removedAtRunTime):
+			// A setting that is not in the file any more; of such the view names no parameter.
 		case n == nil:
 			problems = append(problems, problem(r, r[1]))
 		case n.Code != notAtRunTime:
