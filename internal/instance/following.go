@@ -87,6 +87,8 @@ func (m *Manager) actFollow() {
 		m.repair.later(m.now())
 	case !isStandby(g):
 		m.rewind(g, leader)
+	case m.repair.hint == hintClone: // it did not even start
+		m.clone(leader, true)
 	default:
 		m.startStandby(g)
 	}
@@ -324,6 +326,7 @@ var hints = []struct {
 	hint hint
 }{
 	{"has already been removed", hintClone},
+	{"does not contain minimum recovery point", hintClone},
 	{"is ahead of the WAL flush position", hintRewind},
 	{"forked off current database system timeline", hintRewind},
 	{"is behind recovery timeline", hintRewind},

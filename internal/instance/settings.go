@@ -206,7 +206,11 @@ func (s setup) replicationKey() error {
 
 // applySettings makes the running server go by what is declared, by a reload.
 func (m *Manager) applySettings() {
-	if m.job != nil || m.pm == nil || !m.observed.ok {
+	if m.job != nil || m.pm == nil {
+		return
+	}
+	if !m.observed.ok {
+		m.applyBeforeConsistency()
 		return
 	}
 	m.provenStart()
@@ -263,6 +267,42 @@ func (m *Manager) applySettings() {
 	}, func(err error) {
 		m.settings.raised, m.settings.raisedAt = raised, m.now()
 		m.settingsApplied(want, refused, err)
+	})
+}
+
+// applyBeforeConsistency gives a standby that does not let anybody in yet the leader that was found since it was started: without
+// a source it may never become consistent.
+func (m *Manager) applyBeforeConsistency() {
+	if m.lead != nil || m.now() < m.settings.notBefore {
+		return
+	}
+	want, pm, term := m.setup(m.standbyRole()), m.pm, m.followedTerm()
+	g, ok := m.generation()
+	if !ok || want.role.leader == nil || want.key() == m.settings.applied {
+		return
+	}
+	raised := false
+	m.settings.applied = ""
+	m.start(&job{name: "apply settings"}, func(ctx context.Context) error {
+		if err := m.promise(term); err != nil {
+			return err
+		}
+		control, err := m.programs.ControlData(ctx, g.Dir)
+		if err != nil {
+			return err
+		}
+		raised = want.raised(&control)
+		if err := want.write(g, &control); err != nil {
+			return err
+		}
+		return pm.Reload()
+	}, func(err error) {
+		m.settings.raised, m.settings.raisedAt = raised, m.now()
+		if err != nil {
+			m.settings.notBefore = m.now() + time.Second/2
+			return
+		}
+		m.settings.applied, m.settings.starting = want.key(), want.cfg
 	})
 }
 

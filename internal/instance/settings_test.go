@@ -109,6 +109,7 @@ func TestHints(t *testing.T) {
 		"could not start WAL streaming: ERROR:  requested starting point 0/6000000 on timeline 1 is ahead of the WAL flush position of this server 0/5000000": hintRewind,
 		"highest timeline 1 of the primary is behind recovery timeline 2":                                                                                     hintRewind,
 		"hot standby is not possible because of insufficient parameter settings":                                                                              hintRestart,
+		"requested timeline 6 does not contain minimum recovery point 0/51262A8 on timeline 5":                                                                hintClone,
 		"started streaming WAL from primary at 0/3000000 on timeline 1":                                                                                       "",
 	} {
 		if got := hintOf(message); got != want {
