@@ -22,21 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kumki-dev/kumki/internal/naming"
-	"github.com/kumki-dev/kumki/test/e2e/testbed"
-	"github.com/kumki-dev/kumki/test/writer"
 )
-
-// resumed waits until transactions that were begun after t are acknowledged.
-func resumed(ctx context.Context, w *writer.Writer, t time.Time, limit time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("nothing is written after %s", limit))
-	defer cancel()
-	return testbed.Poll(ctx, 100*time.Millisecond, func(context.Context) error {
-		if w.AckedSince(t) < 50 {
-			return fmt.Errorf("failures so far: %v", w.Failures())
-		}
-		return nil
-	})
-}
 
 // rss measures resident memory on the nodes, which are on this machine. The operator's is that of its process; an instance's is
 // that of its manager and guard, the mean over the instances.

@@ -12,6 +12,7 @@ import (
 	databasesv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
 	"github.com/kumki-dev/kumki/test/e2e/fault"
+	"github.com/kumki-dev/kumki/test/e2e/testbed"
 	"github.com/kumki-dev/kumki/test/writer"
 )
 
@@ -96,11 +97,13 @@ func (b *bench) round(ctx context.Context, k kind) (writer.Report, error) {
 	return w.Verify(ctx, struck)
 }
 
+// strike breaks, waits until another life of a server takes writes, heals, and waits until the cluster is complete.
 func (b *bench) strike(ctx context.Context, k kind, primary *corev1.Pod, w *writer.Writer) error {
+	before, _ := w.Last()
 	struck := time.Now()
 	err := k.strike(ctx, b, primary)
 	if err == nil {
-		err = resumed(ctx, w, struck, 5*time.Minute)
+		err = wrote(ctx, w, 5*time.Minute, func() int { return w.AckedByOthers(before.Server, struck) })
 	}
 	if k.heal != nil {
 		err = errors.Join(err, k.heal(context.WithoutCancel(ctx), b, primary))
@@ -132,8 +135,21 @@ func (b *bench) startWriter(ctx context.Context, primary *corev1.Pod) (*writer.W
 		cancel()
 		return <-done
 	}
-	if err := resumed(ctx, w, time.Now(), time.Minute); err != nil {
+	started := time.Now()
+	if err := wrote(ctx, w, time.Minute, func() int { return w.AckedSince(started) }); err != nil {
 		return nil, nil, errors.Join(err, stop())
 	}
 	return w, stop, nil
+}
+
+// wrote waits until so many transactions are acknowledged that the client is back in its stride.
+func wrote(ctx context.Context, w *writer.Writer, limit time.Duration, count func() int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("nothing is written after %s", limit))
+	defer cancel()
+	return testbed.Poll(ctx, 100*time.Millisecond, func(context.Context) error {
+		if count() < 50 {
+			return fmt.Errorf("failures so far: %v", w.Failures())
+		}
+		return nil
+	})
 }

@@ -46,6 +46,8 @@ type faultCase struct {
 	// outage bounds the longest time without an acknowledged write. Default: resume.
 	outage     time.Duration
 	leadership leadership
+	// sameServer: the server may live through the fault. Otherwise another one, or another life of it, has to take writes.
+	sameServer bool
 	// then is what else must hold; it may heal.
 	then func(context.Context, *scene)
 	// fromPrimary puts the client on the primary's node; otherwise it is on another one.
@@ -58,9 +60,13 @@ func strikeAt(ctx context.Context, s *scope, c faultCase) {
 	GinkgoHelper()
 	s.settle(ctx)
 	sc := s.scene(ctx, c.fromPrimary)
+	before, _ := sc.load.Last()
 	sc.struck = time.Now()
 	c.strike(ctx, sc)
 	sc.load.written(ctx, sc.struck, c.resume)
+	if !c.sameServer {
+		sc.load.writtenByOthers(ctx, before.Server, sc.struck, c.resume)
+	}
 	if c.leadership == changes {
 		eventually(ctx, shortTime, func() error { return sc.handedOn(ctx) })
 	}
@@ -177,9 +183,9 @@ func healLater(node string) {
 // processFaults hit single processes and pods.
 var processFaults = []faultCase{
 	{name: "SIGKILL of the postmaster", strike: signal(fault.Postmaster, fault.Kill), resume: 30 * time.Second, leadership: either},
-	{name: "SIGKILL of a backend", strike: signal(fault.Backend, fault.Kill), resume: 30 * time.Second, leadership: either},
+	{name: "SIGKILL of a backend", strike: signal(fault.Backend, fault.Kill), resume: 30 * time.Second, leadership: either, sameServer: true},
 	{name: "SIGKILL of the manager", strike: signal(fault.Manager, fault.Kill), resume: 30 * time.Second, leadership: either},
-	{name: "SIGKILL of the guard", strike: signal(fault.Guard, fault.Kill), resume: 30 * time.Second, leadership: either},
+	{name: "SIGKILL of the guard", strike: signal(fault.Guard, fault.Kill), resume: 30 * time.Second, leadership: either, sameServer: true},
 	{name: "SIGSTOP of the manager alone", strike: stopProcess(fault.Manager), resume: 45 * time.Second, leadership: changes},
 	{
 		name: "SIGSTOP of the postmaster alone", strike: stopProcess(fault.Postmaster), resume: 45 * time.Second,
@@ -191,7 +197,7 @@ var processFaults = []faultCase{
 	{name: "forced deletion of the pod", resume: 60 * time.Second, leadership: changes, strike: func(ctx context.Context, sc *scene) {
 		Expect(faults.ForceDeletePod(ctx, sc.primary)).To(Succeed())
 	}},
-	{name: "deletion of the Lease", strike: deleteLease, resume: 60 * time.Second, leadership: either},
+	{name: "deletion of the Lease", strike: deleteLease, resume: 60 * time.Second, leadership: either, sameServer: true},
 	{name: "two failovers within ten seconds", strike: killTwice, resume: 90 * time.Second, leadership: either},
 }
 
@@ -235,14 +241,14 @@ func killTwice(ctx context.Context, sc *scene) {
 // nodeFaults hit the network between nodes.
 var nodeFaults = []faultCase{
 	{name: "a cut of its node from everything", strike: cut(), resume: 60 * time.Second, leadership: changes, then: heal},
-	{name: "a cut of its node from the API server only", strike: cut(fault.API), resume: 60 * time.Second, leadership: either, then: endure},
+	{name: "a cut of its node from the API server only", strike: cut(fault.API), resume: 60 * time.Second, leadership: either, sameServer: true, then: endure},
 }
 
 // replicasCut is apart: what it must lead to depends on the durability.
 func replicasCut(durability databasesv1.Durability) faultCase {
 	c := faultCase{
 		name: "a cut of its node from the replicas only", strike: cutFromReplicas, then: endure, fromPrimary: true,
-		resume: 60 * time.Second, leadership: either,
+		resume: 60 * time.Second, leadership: either, sameServer: true,
 	}
 	if durability == databasesv1.DurabilityRequired {
 		c.then = nil

@@ -48,6 +48,17 @@ func (l *load) written(ctx context.Context, t time.Time, limit time.Duration) {
 	})
 }
 
+// writtenByOthers waits until another server, or another life of this one, acknowledges transactions that were begun after t.
+func (l *load) writtenByOthers(ctx context.Context, server writer.Server, t time.Time, limit time.Duration) {
+	GinkgoHelper()
+	eventually(ctx, limit, func() error {
+		if n := l.AckedByOthers(server, t); n < 20 {
+			return fmt.Errorf("only %d transactions acknowledged by another server than the %s of before", n, server.Address)
+		}
+		return nil
+	})
+}
+
 // finish stops the client and proves that nothing acknowledged is lost, on the primary and on every standby, and that there
 // never were two primaries. The report's outage is the longest one since t.
 func (l *load) finish(ctx context.Context, t time.Time) writer.Report {

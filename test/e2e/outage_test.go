@@ -53,7 +53,7 @@ func freezeAndThaw(ctx context.Context, s *scope) {
 func withoutAPI(ctx context.Context, s *scope, long time.Duration) {
 	GinkgoHelper()
 	strikeAt(ctx, s, faultCase{
-		resume: long + 90*time.Second, outage: 10 * time.Second, leadership: stays,
+		resume: long + 90*time.Second, outage: 10 * time.Second, leadership: stays, sameServer: true,
 		strike: func(ctx context.Context, sc *scene) {
 			stopAPI(ctx)
 			pass(ctx, sc.struck.Add(long))
@@ -116,9 +116,10 @@ func withoutOperator(ctx context.Context, s *scope) {
 		var err error
 		sc.primary, err = s.postgres.Primary(ctx)
 		Expect(err).NotTo(HaveOccurred())
+		before, _ := sc.load.Last()
 		struck := time.Now()
 		strike(ctx, sc)
-		sc.load.written(ctx, struck, time.Minute)
+		sc.load.writtenByOthers(ctx, before.Server, struck, time.Minute)
 		eventually(ctx, settleTime, func() error { return s.postgres.PodsSettled(ctx, 3) })
 		eventually(ctx, settleTime, func() error { return s.postgres.QuorumRecorded(ctx) })
 	}

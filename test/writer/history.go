@@ -69,8 +69,22 @@ func (h *History) AckedSince(t time.Time) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := 0
-	for i := len(h.acks) - 1; i >= 0; i-- {
-		if h.acks[i].Sent.After(t) {
+	for _, a := range h.acks {
+		if a.Sent.After(t) {
+			n++
+		}
+	}
+	return n
+}
+
+// AckedByOthers counts the transactions that servers other than this one acknowledged since t. A killed server's sessions may go on
+// for a moment, so this is what tells that the fault was felt and is over.
+func (h *History) AckedByOthers(server Server, t time.Time) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, a := range h.acks {
+		if a.Server != server && a.Sent.After(t) {
 			n++
 		}
 	}

@@ -26,6 +26,19 @@ func TestOutage(t *testing.T) {
 	}
 }
 
+func TestAckedByOthers(t *testing.T) {
+	var h History
+	for _, a := range []Ack{ackAt(0, old), ackAt(10, old), ackAt(20, newer), ackAt(30, newer)} {
+		h.ack(a)
+	}
+	if n := h.AckedByOthers(old, origin.Add(5*time.Millisecond)); n != 2 {
+		t.Errorf("2 by the newer server, not %d", n)
+	}
+	if n := h.AckedSince(origin.Add(5 * time.Millisecond)); n != 3 {
+		t.Errorf("3 since then, not %d", n)
+	}
+}
+
 func TestTwoPrimaries(t *testing.T) {
 	restarted := Server{Address: old.Address, Started: origin.Add(time.Minute), Timeline: 3}
 	for name, c := range map[string]struct {
