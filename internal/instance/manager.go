@@ -152,7 +152,8 @@ func (m *Manager) setUp(ctx context.Context) error {
 	if m.kube, err = newKubeAPI(m.opt.Kube, m.opt.Namespace); err != nil {
 		return err
 	}
-	if m.leases, err = kubelease.New(m.opt.Kube, m.opt.Namespace, naming.Lease(m.opt.Cluster)); err != nil {
+	if m.leases, err = kubelease.New(m.opt.Kube, m.opt.Namespace, naming.Lease(m.opt.Cluster),
+		kubelease.WithLabels(naming.ClusterLabels(m.opt.Cluster))); err != nil {
 		return err
 	}
 	if err := m.findPrograms(); err != nil {

@@ -118,6 +118,9 @@ var _ = Describe("a cluster of three", func() {
 			r, err := c.record()
 			return r.Term, err
 		}, 15*time.Second).Should(BeNumerically(">", before.Term))
+		l, err := client.CoordinationV1().Leases(namespace).Get(context.Background(), naming.Lease(c.name), metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(l.Labels).To(HaveKeyWithValue(naming.LabelCluster, c.name), "the operator takes a Lease without it for a foreign one")
 		Expect(c.settle()).To(BeIdenticalTo(p), "the primary stays")
 		acked(w)
 		check()
