@@ -21,8 +21,9 @@ POSTGRES_VERSIONS ?= 15 17 18
 KUMKI_SIM_RUNS ?= 100000
 SIM_RUNS ?= 2000000
 
-# Rounds of each fault in "make bench-failover".
+# Rounds of each fault in "make bench-failover", and which of its faults (all if empty).
 ROUNDS ?= 10
+FAULTS ?=
 
 # Whoever runs the tests may narrow them down: make test PKG=./internal/plan/...
 PKG ?= ./...
@@ -117,7 +118,7 @@ soak: ## Run all end-to-end tests, also those of many minutes.
 .PHONY: bench-failover
 bench-failover: cluster-up images operator-image deploy ## Measure faults under a writing client (ROUNDS of each); writes out/bench-failover.json.
 	@mkdir -p out
-	KUBECONFIG=$(KUBECONFIG_OF_CLUSTER) go run ./hack/bench-failover -rounds $(ROUNDS) -out out/bench-failover.json
+	KUBECONFIG=$(KUBECONFIG_OF_CLUSTER) go run ./hack/bench-failover -rounds $(ROUNDS) -only '$(FAULTS)' -out out/bench-failover.json
 
 ##@ Build
 

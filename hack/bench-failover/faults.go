@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,6 +51,26 @@ var kinds = []kind{
 	}, heal: func(ctx context.Context, b *bench, primary *corev1.Pod) error {
 		return b.injector.Heal(ctx, primary.Spec.NodeName)
 	}},
+}
+
+// choose returns the kinds of those names, all of them for "".
+func choose(names string) ([]kind, error) {
+	if names == "" {
+		return kinds, nil
+	}
+	var chosen []kind
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })
+		if i < 0 {
+			var known []string
+			for _, k := range kinds {
+				known = append(known, k.name)
+			}
+			return nil, fmt.Errorf("-only: there is no fault %q; there are %s", name, strings.Join(known, ", "))
+		}
+		chosen = append(chosen, kinds[i])
+	}
+	return chosen, nil
 }
 
 // fault strikes again and again.

@@ -22,10 +22,15 @@ import (
 func main() {
 	rounds := flag.Int("rounds", 10, "rounds of each fault")
 	out := flag.String("out", "out/bench-failover.json", "file for the result")
+	only := flag.String("only", "", "kinds of faults to measure, separated by commas; none: all")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *rounds, *out); err != nil {
+	chosen, err := choose(*only)
+	if err == nil {
+		err = run(ctx, chosen, *rounds, *out)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-failover:", err)
 		os.Exit(1)
 	}
@@ -35,6 +40,7 @@ func main() {
 type bench struct {
 	bed      *testbed.Bed
 	injector *fault.Injector
+	kinds    []kind
 	rounds   int
 	dir      string
 
@@ -43,7 +49,7 @@ type bench struct {
 	credentials *testbed.Credentials
 }
 
-func run(ctx context.Context, rounds int, out string) (err error) {
+func run(ctx context.Context, chosen []kind, rounds int, out string) (err error) {
 	if rounds < 1 {
 		return errors.New("-rounds must be 1 or more")
 	}
@@ -56,7 +62,7 @@ func run(ctx context.Context, rounds int, out string) (err error) {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	b := &bench{bed: bed, injector: fault.New(bed), rounds: rounds, dir: dir}
+	b := &bench{bed: bed, injector: fault.New(bed), kinds: chosen, rounds: rounds, dir: dir}
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
@@ -99,7 +105,7 @@ func (b *bench) measure(ctx context.Context) (*result, error) {
 	}
 	fmt.Printf("resident: operator %.0f MB, instance %.0f MB; writes to the API a minute: operator %.1f, instances %.1f\n",
 		r.RSS.Operator, r.RSS.Instance, r.Writes.Operator, r.Writes.Instance)
-	for _, k := range kinds {
+	for _, k := range b.kinds {
 		o, err := b.fault(ctx, k)
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", k.name, err)

@@ -78,8 +78,8 @@ type Record struct {
 
 // Lease is what was seen of the Lease object. Version is its resource version; "" when it does not exist.
 type Lease struct {
-	Version string
-	Record  Record
+	Version string `json:"version"`
+	Record  Record `json:"record"`
 }
 
 // Timing are the durations of the protocol, see docs/design/leadership.md for their relations.

@@ -65,6 +65,17 @@ func (c *config) others(pod string) []string {
 	return names
 }
 
+// targets are where all members but one are reached.
+func (c *config) targets(pod string) []instanceapi.Target {
+	var targets []instanceapi.Target
+	for _, m := range c.Members {
+		if m.Name != pod {
+			targets = append(targets, m.Target())
+		}
+	}
+	return targets
+}
+
 // election is what the leadership core needs of it.
 func (c *config) election(o *Options) election.Config {
 	members := make([]string, 0, len(c.Members))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/election/kubelease"
+	"github.com/kumki-dev/kumki/internal/instanceapi"
 )
 
 const (
@@ -14,6 +15,8 @@ const (
 	leaseStale = 5 * time.Second
 	// podGateSlack between the start of this process and what the kubelet calls the start of its container, on the same clock.
 	podGateSlack = 3 * time.Second
+	// releaseTimeout of one peer that is asked to let go of the lease.
+	releaseTimeout = 800 * time.Millisecond
 )
 
 // watchLease feeds the core with what becomes of the lease. A watch can be cut without anyone noticing, so a lease that does
@@ -97,10 +100,15 @@ func (m *Manager) freshLease() {
 
 // writeLease carries out a compare-and-swap of the core.
 func (m *Manager) writeLease(e election.EffectCAS) {
+	peers := m.cfg.targets(m.opt.Pod)
 	m.spawn(func(ctx context.Context) func() {
 		ctx, cancel := context.WithTimeout(ctx, m.opt.Timing.RenewTimeout)
 		defer cancel()
 		l, err := m.leases.CAS(ctx, e.Version, e.Record)
+		if errors.Is(err, kubelease.ErrUnauthorized) && e.Record.Released != nil {
+			m.log.Info("the API server does not know this pod any more; asking a peer to let go of the lease")
+			l, err = releaseBy(ctx, m.peers, peers, election.Lease{Version: e.Version, Record: e.Record})
+		}
 		return func() {
 			answer := election.EventCAS{ID: e.ID, Lease: l, OK: err == nil, Conflict: errors.Is(err, kubelease.ErrConflict)}
 			if err != nil {
@@ -113,4 +121,41 @@ func (m *Manager) writeLease(e election.EffectCAS) {
 			m.step(answer)
 		}
 	})
+}
+
+// releaseBy has the first of the peers that answers let go of the lease. The token of a pod ends with the pod's object, so a pod that was
+// deleted by force has no other way than this, and its lease would have to run out.
+// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
+func releaseBy(ctx context.Context, api instanceapi.Client, peers []instanceapi.Target, l election.Lease) (election.Lease, error) {
+	errs := errNobody
+	for _, t := range peers {
+		call, cancel := context.WithTimeout(ctx, releaseTimeout)
+		reply, err := api.Release(call, t, l)
+		cancel()
+		switch {
+		case err != nil:
+			errs = errors.Join(errs, err)
+		case reply.Conflict:
+			return election.Lease{}, kubelease.ErrConflict
+		default:
+			return reply.Lease, nil
+		}
+	}
+	return election.Lease{}, errs
+}
+
+// errNobody: no peer let go of the lease.
+var errNobody = errors.New("no peer let go of the lease")
+
+// Release writes the record of a peer that lets go of the lease. The compare-and-swap is as good from here as from there: that the
+// peer's PostgreSQL is down is the peer's to know.
+func (m *Manager) Release(ctx context.Context, l election.Lease) (instanceapi.ReleaseReply, error) {
+	if l.Version == "" || l.Record.Released == nil || l.Record.HolderUID == m.opt.PodUID {
+		return instanceapi.ReleaseReply{}, errors.New("this is no release of another instance's lease")
+	}
+	written, err := m.leases.CAS(ctx, l.Version, l.Record)
+	if errors.Is(err, kubelease.ErrConflict) {
+		return instanceapi.ReleaseReply{Conflict: true}, nil
+	}
+	return instanceapi.ReleaseReply{Lease: written}, err
 }

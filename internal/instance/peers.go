@@ -77,12 +77,7 @@ func (m *Manager) askPeers() {
 		return
 	}
 	m.peersAsked, m.asking = m.now(), true
-	var targets []instanceapi.Target
-	for _, member := range m.cfg.Members {
-		if member.Name != m.opt.Pod {
-			targets = append(targets, member.Target())
-		}
-	}
+	targets := m.cfg.targets(m.opt.Pod)
 	m.spawn(func(ctx context.Context) func() {
 		seen := map[string]instanceapi.Status{}
 		for _, t := range targets {

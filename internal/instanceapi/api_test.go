@@ -30,6 +30,13 @@ func (i *instance) Peer(_ context.Context, m election.Message) (election.Message
 	return election.Message{Kind: election.SealReply, ID: m.ID, From: m.To, To: m.From, Term: m.Term, OK: true}, nil
 }
 
+func (i *instance) Release(_ context.Context, l election.Lease) (instanceapi.ReleaseReply, error) {
+	if l.Record.Released == nil {
+		return instanceapi.ReleaseReply{}, errors.New("no release")
+	}
+	return instanceapi.ReleaseReply{Conflict: l.Version != "12", Lease: l}, nil
+}
+
 func (i *instance) Handover(_ context.Context, r instanceapi.HandoverRequest) instanceapi.HandoverReply {
 	return instanceapi.HandoverReply{To: r.To}
 }
@@ -103,6 +110,13 @@ func TestOperatorAndPeersMayDoWhatIsTheirs(t *testing.T) {
 	if reply, err := peer.Peer(ctx, target, request); err != nil || !reply.OK || reply.ID != 3 {
 		t.Errorf("reply to a peer: %v, %v", reply, err)
 	}
+	released := election.Lease{Version: "12", Record: election.Record{Term: 7, Released: &election.Release{To: "orders-1"}}}
+	if r, err := peer.Release(ctx, target, released); err != nil || r.Conflict || r.Lease.Record.Released.To != "orders-1" {
+		t.Errorf("release by a peer: %v, %v", r, err)
+	}
+	if _, err := peer.Release(ctx, target, election.Lease{Version: "12"}); !instanceapi.Refused(err) {
+		t.Errorf("a release that is none: %v", err)
+	}
 	if r, err := operator.Handover(ctx, target, instanceapi.HandoverRequest{To: "orders-2"}); err != nil || r.To != "orders-2" {
 		t.Errorf("hand-over: %v, %v", r, err)
 	}
@@ -132,6 +146,9 @@ func TestNobodyMayDoWhatIsNotTheirs(t *testing.T) {
 		t.Errorf("a peer's hand-over: %v", err)
 	}
 	operator := client(t, identity(t, set.Operator))
+	if _, err := operator.Release(ctx, target, election.Lease{}); !instanceapi.Refused(err) {
+		t.Errorf("the operator's release: %v", err)
+	}
 	if _, err := operator.Peer(ctx, target, election.Message{}); !instanceapi.Refused(err) {
 		t.Errorf("the operator's message: %v", err)
 	}

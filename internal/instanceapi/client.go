@@ -73,6 +73,13 @@ func (c *HTTPClient) Peer(ctx context.Context, t Target, m election.Message) (el
 	return reply, err
 }
 
+// Release implements Client.
+func (c *HTTPClient) Release(ctx context.Context, t Target, l election.Lease) (ReleaseReply, error) {
+	var reply ReleaseReply
+	err := c.call(ctx, t, request{method: http.MethodPost, path: pathRelease, body: l}, &reply)
+	return reply, err
+}
+
 // Handover implements Client.
 func (c *HTTPClient) Handover(ctx context.Context, t Target, r HandoverRequest) (HandoverReply, error) {
 	var reply HandoverReply

@@ -12,7 +12,7 @@ import (
 // Call is a request that a Fake got.
 type Call struct {
 	Pod     string
-	Method  string // Peer, Handover, Restart or Stop; reads of the status are not kept
+	Method  string // Peer, Release, Handover, Restart or Stop; reads of the status are not kept
 	Request any
 }
 
@@ -100,6 +100,14 @@ func (f *Fake) Peer(ctx context.Context, t Target, m election.Message) (election
 		return election.Message{}, f.silent(t)
 	}
 	return answer(t, m)
+}
+
+// Release implements Client. It answers as if the record had been written.
+func (f *Fake) Release(ctx context.Context, t Target, l election.Lease) (ReleaseReply, error) {
+	if err := f.call(ctx, t, "Release", l); err != nil {
+		return ReleaseReply{}, err
+	}
+	return ReleaseReply{Lease: l}, nil
 }
 
 // Handover implements Client. It names the successor that was asked for.

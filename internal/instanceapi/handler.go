@@ -21,6 +21,7 @@ const (
 const (
 	pathStatus   = "/v1/status"
 	pathPeer     = "/v1/peer"
+	pathRelease  = "/v1/release"
 	pathHandover = "/v1/handover"
 	pathRestart  = "/v1/restart"
 	pathStop     = "/v1/stop"
@@ -33,6 +34,9 @@ type Handler interface {
 	Status(ctx context.Context) Status
 	// Peer answers a message of another instance with the reply to it.
 	Peer(ctx context.Context, m election.Message) (election.Message, error)
+	// Release writes the record, which must be one that lets go of the lease, if the Lease's version is still the one given. An error
+	// says that it may or may not have been written.
+	Release(ctx context.Context, l election.Lease) (ReleaseReply, error)
 	// Handover starts to hand leadership over and returns at once; why it does not is in the reply's Error.
 	Handover(ctx context.Context, r HandoverRequest) HandoverReply
 	// Restart starts to restart PostgreSQL and returns at once; the error says why it does not.
@@ -60,6 +64,8 @@ type Client interface {
 	Status(ctx context.Context, t Target) (Status, error)
 	// Peer sends a message of the election and returns the reply.
 	Peer(ctx context.Context, t Target, m election.Message) (election.Message, error)
+	// Release asks a peer to let go of the lease in the caller's name, whose own credentials are not valid any more.
+	Release(ctx context.Context, t Target, l election.Lease) (ReleaseReply, error)
 	// Handover asks the primary to hand over.
 	Handover(ctx context.Context, t Target, r HandoverRequest) (HandoverReply, error)
 	// Restart asks for a restart of PostgreSQL.

@@ -81,6 +81,7 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+pathStatus, s.only([]string{CommonNameOperator, CommonNamePeer}, s.status))
 	mux.Handle("POST "+pathPeer, s.only([]string{CommonNamePeer}, s.peer))
+	mux.Handle("POST "+pathRelease, s.only([]string{CommonNamePeer}, s.release))
 	mux.Handle("POST "+pathHandover, s.only([]string{CommonNameOperator}, s.handover))
 	mux.Handle("POST "+pathRestart, s.only([]string{CommonNameOperator}, s.restart))
 	mux.Handle("POST "+pathStop, s.only([]string{CommonNameOperator}, s.stop))
@@ -126,6 +127,19 @@ func (s *Server) peer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	reply, err := s.handle.Peer(r.Context(), m)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	answer(w, reply)
+}
+
+func (s *Server) release(w http.ResponseWriter, r *http.Request) {
+	var l election.Lease
+	if !decode(w, r, &l) {
+		return
+	}
+	reply, err := s.handle.Release(r.Context(), l)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusConflict)
 		return

@@ -5,6 +5,7 @@
 //
 //	GET  /v1/status     Status
 //	POST /v1/peer       election.Message -> election.Message (seal, promise, position; peers only)
+//	POST /v1/release    election.Lease -> ReleaseReply (lets go of the lease in the caller's name; peers only)
 //	POST /v1/handover   HandoverRequest  -> HandoverReply (starts it; the lease tells when it is done)
 //	POST /v1/restart    RestartRequest   -> 202 (restarts PostgreSQL of a standby, or of a primary in place)
 //	POST /v1/stop       -> 202 (clean shutdown of the whole cluster for suspend: PostgreSQL stays down)
@@ -146,6 +147,12 @@ type HandoverRequest struct {
 type HandoverReply struct {
 	To    string `json:"to,omitempty"`
 	Error string `json:"error,omitempty"`
+}
+
+// ReleaseReply says what became of a release that a peer wrote: the Lease as it is then, or that somebody else changed it first.
+type ReleaseReply struct {
+	Lease    election.Lease `json:"lease"`
+	Conflict bool           `json:"conflict,omitempty"`
 }
 
 // RestartRequest asks for a restart of PostgreSQL (not of the pod). PendingOnly: only when a parameter waits for it.

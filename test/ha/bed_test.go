@@ -18,9 +18,14 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
@@ -36,7 +41,10 @@ var (
 )
 
 const (
-	namespace   = "default"
+	namespace = "default"
+	// serviceAccount of the instances.
+	serviceAccount = "instances"
+
 	appPassword = "ha-test-password"
 	portPG      = 15432
 	portAPI     = 18443
@@ -175,10 +183,45 @@ func (in *instance) newPod() {
 	_ = pods.Delete(ctx, in.name, metav1.DeleteOptions{GracePeriodSeconds: &zero})
 	p, err := pods.Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: in.name},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: naming.ContainerDB, Image: "postgres:15"}}},
+		Spec: corev1.PodSpec{
+			Containers:         []corev1.Container{{Name: naming.ContainerDB, Image: "postgres:15"}},
+			ServiceAccountName: serviceAccount,
+		},
 	}, metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	in.podUID = string(p.UID)
+	in.newToken()
+}
+
+// newToken gives the instance what the kubelet would: a token that is bound to its Pod object.
+func (in *instance) newToken() {
+	GinkgoHelper()
+	bound := &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: in.name, UID: types.UID(in.podUID)}
+	token, err := in.c.client.CoreV1().ServiceAccounts(namespace).CreateToken(context.Background(), serviceAccount,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	kubeconfig, err := clientcmd.Load(adminKubeconfig)
+	Expect(err).NotTo(HaveOccurred())
+	for name := range kubeconfig.AuthInfos {
+		kubeconfig.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	}
+	Expect(clientcmd.WriteToFile(*kubeconfig, in.kubeconfig())).To(Succeed())
+	in.c.own(in.dir)
+}
+
+func (in *instance) kubeconfig() string { return filepath.Join(in.dir, "kubeconfig") }
+
+// unknown waits until the API server does not know the instance any more: for some seconds it goes by what it knew of a token.
+func (in *instance) unknown() {
+	GinkgoHelper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", in.kubeconfig())
+	Expect(err).NotTo(HaveOccurred())
+	own, err := kubernetes.NewForConfig(cfg)
+	Expect(err).NotTo(HaveOccurred())
+	Eventually(func() bool {
+		_, err := own.CoordinationV1().Leases(namespace).Get(context.Background(), naming.Lease(in.c.name), metav1.GetOptions{})
+		return apierrors.IsUnauthorized(err)
+	}, 30*time.Second, 20*time.Millisecond).Should(BeTrue(), "the token of %s ends with its pod", in.name)
 }
 
 // start runs the manager in a process group of its own.
@@ -193,7 +236,7 @@ func (in *instance) start() {
 		"--client-ca-dir", shared("client-ca"), "--app-secret-dir", shared("app"), "--superuser-secret-dir", filepath.Join(in.dir, "superuser"),
 		"--data-dir", filepath.Join(in.dir, "data"), "--run-dir", filepath.Join(in.dir, "run"), "--bind", in.address,
 		"--port", strconv.Itoa(portPG), "--api-port", strconv.Itoa(portAPI), "--probe-port", strconv.Itoa(portProbe),
-		"--guard-binary", guardBinary, "--pg-bin-dir", "/usr/lib/postgresql/15/bin", "--kubeconfig", kubeconfig,
+		"--guard-binary", guardBinary, "--pg-bin-dir", "/usr/lib/postgresql/15/bin", "--kubeconfig", in.kubeconfig(),
 		"--no-pod-status", "--log-level", "debug")
 	in.cmd.Dir = "/"
 	in.cmd.Stdout, in.cmd.Stderr = in.log, in.log

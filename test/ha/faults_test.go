@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
 	"github.com/kumki-dev/kumki/internal/naming"
 )
@@ -102,6 +103,30 @@ var _ = Describe("a cluster of three", func() {
 		second := c.newPrimary(first)
 		Expect(syscall.Kill(second.postmaster(), syscall.SIGKILL)).To(Succeed())
 		acked(w)
+		c.settle()
+		check()
+	})
+
+	It("does not wait for the lease to run out when the primary's pod was deleted by force", func() {
+		c := newCluster(3, nil)
+		old := c.settle()
+		w, check := c.write()
+		acked(w)
+		zero := int64(0)
+		Expect(client.CoreV1().Pods(namespace).Delete(context.Background(), old.name, metav1.DeleteOptions{GracePeriodSeconds: &zero})).To(Succeed())
+		old.unknown() // from now on it cannot let go of the lease itself
+		begin := time.Now()
+		old.signal(syscall.SIGTERM)
+		c.newPrimary(old)
+		took := time.Since(begin)
+		Eventually(old.done, 30*time.Second).Should(BeClosed())
+		acked(w)
+		r, err := c.record()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(r.HolderUID).NotTo(Equal(old.podUID))
+		Expect(took).To(BeNumerically("<", election.DefaultTiming().FenceAfter), "a peer let go of the lease for it")
+		old.newPod()
+		old.start()
 		c.settle()
 		check()
 	})

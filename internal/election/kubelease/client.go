@@ -27,6 +27,9 @@ var ErrConflict = errors.New("the Lease was changed by somebody else")
 // ErrRefused says that the API server understood a request and did not do it, for example for lack of permission.
 var ErrRefused = errors.New("the API server refused")
 
+// ErrUnauthorized says that the API server does not know the caller (any more): the token of a pod ends with the pod's object.
+var ErrUnauthorized = fmt.Errorf("%w: not authenticated", ErrRefused)
+
 // maxBody bounds what is read of one answer, in bytes.
 const maxBody = 1 << 20
 
@@ -210,6 +213,9 @@ func refusal(status int, body []byte) error {
 	}
 	if status >= 500 || status == http.StatusRequestTimeout {
 		return fmt.Errorf("the API server failed with %d: %s", status, s.Message)
+	}
+	if status == http.StatusUnauthorized {
+		return fmt.Errorf("%w: %s", ErrUnauthorized, s.Message)
 	}
 	return fmt.Errorf("%w with %d: %s", ErrRefused, status, s.Message)
 }

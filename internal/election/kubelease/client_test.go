@@ -61,8 +61,23 @@ func TestClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Run("compare and swap", func(t *testing.T) { testCAS(t, cfg, namespace(name)) })
 			t.Run("watch", func(t *testing.T) { testWatch(t, cfg, namespace(name)) })
+			t.Run("a caller whose token has ended", func(t *testing.T) { testUnauthorized(t, cfg, namespace(name)) })
 			t.Run("what others wrote stays", func(t *testing.T) { testForeignFields(t, cfg, namespace(name)) })
 		})
+	}
+}
+
+func testUnauthorized(t *testing.T, cfg *rest.Config, ns string) {
+	ended := &rest.Config{Host: cfg.Host, TLSClientConfig: rest.TLSClientConfig{CAData: cfg.CAData}, BearerToken: endedToken}
+	c := newClient(t, ended, ns, "cas")
+	for what, do := range map[string]func() error{
+		"read":                                 func() error { _, err := c.Get(t.Context()); return err },
+		"write":                                func() error { _, err := c.CAS(t.Context(), "", record(1, 0)); return err },
+		"write on a version that was not seen": func() error { _, err := c.CAS(t.Context(), "1", record(1, 0)); return err },
+	} {
+		if err := do(); !errors.Is(err, kubelease.ErrUnauthorized) || !errors.Is(err, kubelease.ErrRefused) {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

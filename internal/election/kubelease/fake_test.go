@@ -33,9 +33,17 @@ func newFake(t *testing.T) (*fake, *httptest.Server) {
 	return f, s
 }
 
+// endedToken is of a caller that is not known any more.
+const endedToken = "ended"
+
 const collection = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Authorization") == "Bearer "+endedToken {
+		w.WriteHeader(http.StatusUnauthorized)
+		_ = json.NewEncoder(w).Encode(object{"message": "Unauthorized"})
+		return
+	}
 	name := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, collection), "/")
 	if r.URL.Query().Get("watch") == "true" {
 		f.watch(w, r)
