@@ -138,6 +138,11 @@ until new=$(primary) && [ -n "$new" ] && [ "$new" != "$primary" ]; do
 	sleep 0.2
 done
 echo "  the new primary is $new, of term $(status '{.status.term}')"
+# The killed instance counts as ready until the kubelet asks it again, so what it says of itself is waited for.
+until [ "$(status "{.status.instances[?(@.name==\"$primary\")].role}{.status.instances[?(@.name==\"$primary\")].state}")" = StandbyStreaming ]; do
+	[ "$(since "$begin" | cut -d. -f1)" -lt 300 ] || fail "$primary does not stream after 300 s"
+	sleep 0.3
+done
 wait_ready 300
 recovered=$(since "$begin")
 [ "$CLUSTER" != local ] || sleep 3

@@ -60,6 +60,9 @@ func DefaultOptions() Options {
 	}
 }
 
+// privateTLS is where the process keeps its own copy of certificates and keys of a kind, as PostgreSQL and libpq want them.
+func (o *Options) privateTLS(kind string) string { return filepath.Join(o.RunDir, "tls", kind) }
+
 // validate names the first option that is missing.
 func (o *Options) validate() error {
 	required := []struct{ name, value string }{

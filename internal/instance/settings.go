@@ -88,9 +88,9 @@ func (m *Manager) fallback() *config {
 	return m.settings.proven
 }
 
-func (s setup) private(kind string) string { return filepath.Join(s.opt.RunDir, "tls", kind) }
+func (s setup) private(kind string) string { return s.opt.privateTLS(kind) }
 
-func (m *Manager) privateTLS(kind string) string { return filepath.Join(m.opt.RunDir, "tls", kind) }
+func (m *Manager) privateTLS(kind string) string { return m.opt.privateTLS(kind) }
 
 // raisedEvery is how often a standby looks whether it still needs a setting that is higher than declared.
 const raisedEvery = 5 * time.Second
