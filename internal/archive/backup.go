@@ -190,7 +190,9 @@ type DamagedError struct {
 	Err error
 }
 
-func (e *DamagedError) Error() string { return fmt.Sprintf("the object %s is damaged: %v", e.Key, e.Err) }
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("the object %s is damaged: %v", e.Key, e.Err)
+}
 
 // Unwrap returns what is wrong with it.
 func (e *DamagedError) Unwrap() error { return e.Err }

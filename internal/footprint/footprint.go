@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settled is how long a process takes to have done what it does only once.
-const settled = 15 * time.Second
+// When Settle works: once a process has done what it does only at the start, a while later, and from then on now and then, since
+// pages that are used once in a while pile up.
+var settleAfter = []time.Duration{15 * time.Second, time.Minute, 10 * time.Minute}
 
 // Settle gives back what only the start needed: free heap, and the pages of the program file that package initialisation touched.
-// They come back from the page cache when they are used again. It does so twice, as soon as the process has settled and a
-// while later, and returns; it is meant to run as a goroutine.
+// They come back from the page cache when they are used again. It goes on until ctx ends; it is meant to run as a goroutine.
 func Settle(ctx context.Context) {
-	for _, after := range []time.Duration{settled, 4 * settled} {
-		t := time.NewTimer(after)
+	for i := 0; ; i++ {
+		t := time.NewTimer(settleAfter[min(i, len(settleAfter)-1)])
 		select {
 		case <-ctx.Done():
 			t.Stop()
