@@ -16,8 +16,9 @@ func decideSize(v View, d *Decision) bool {
 	case v.suspended():
 		suspend(v, d)
 		return true
-	case v.members() == 0:
-		d.Members, d.Pods = v.declared(), v.declared()
+	case v.members() == 0: // a new cluster, or its configuration was lost
+		d.Members = v.lostMembers()
+		d.Pods = d.Members
 		return false
 	case v.declared() >= v.members():
 		d.Members, d.Pods = v.declared(), v.declared()
@@ -126,9 +127,13 @@ func surplusPods(v View) []string {
 	return out
 }
 
-// surplusClaims are the volumes of instances that were scaled away and whose pods are gone, if the policy is to delete them.
+// surplusClaims are the volumes of instances that were scaled away and whose pods are gone, if the policy is to delete them. Nothing is
+// deleted unless a healthy primary that stays has the data at this moment, and no quorum of the record needs the others.
 func surplusClaims(v View) []string {
 	if v.Cluster.Spec.Storage.ReclaimPolicy != apiv1.ReclaimDelete || v.Set == nil || v.pods() > v.declared() {
+		return nil
+	}
+	if p := v.primary(); p == nil || p.Ordinal >= v.declared() || !v.healthy(p) || !v.recordWithout(v.declared()) {
 		return nil
 	}
 	var out []string
@@ -150,7 +155,7 @@ func suspend(v View, d *Decision) {
 	d.Suspend = true
 	d.Members = v.members()
 	if d.Members == 0 {
-		d.Members = v.declared()
+		d.Members = v.lostMembers()
 	}
 	d.Pods = v.pods()
 	if v.pods() == 0 {

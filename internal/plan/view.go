@@ -112,12 +112,38 @@ func (v View) members() int {
 	return len(v.Config.Members)
 }
 
-// pods is how many pods the StatefulSet keeps now.
+// pods is how many pods the StatefulSet keeps now. Without one it is how many it has to keep for all pods that are there to stay: a
+// StatefulSet that is made again adopts those below that number and deletes the others, whoever leads.
 func (v View) pods() int {
-	if v.Set == nil {
-		return 0
+	if v.Set != nil {
+		return int(v.Set.Pods)
 	}
-	return int(v.Set.Pods)
+	n := 0
+	for _, i := range v.Instances {
+		if i.Pod != nil && !i.Pod.Terminating {
+			n = max(n, i.Ordinal+1)
+		}
+	}
+	return n
+}
+
+// lostMembers is how many members there have to be when nobody knows any more how many there were: those declared, and all that a pod
+// or the leadership record still speaks of, because leadership or an acknowledged commit may be theirs.
+func (v View) lostMembers() int {
+	n := max(v.declared(), v.pods())
+	if v.Record == nil {
+		return n
+	}
+	named := append([]string{v.Record.Holder}, v.Record.Members...)
+	for _, quorum := range v.Record.Quorums {
+		named = append(named, quorum.Standbys...)
+	}
+	for _, name := range named {
+		if ordinal, ok := naming.Ordinal(v.Cluster.Name, name); ok {
+			n = max(n, ordinal+1)
+		}
+	}
+	return n
 }
 
 // leader is the name of the pod that holds leadership by the record, "" when nobody does.
