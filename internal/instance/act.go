@@ -23,7 +23,7 @@ func (m *Manager) act() {
 	switch {
 	case m.stop != nil:
 		m.stopForHandover(*m.stop)
-	case m.sealing != nil:
+	case m.sealing != nil && m.now() >= m.sealAfter:
 		m.seal(*m.sealing)
 	case m.stopping:
 		m.wind()
@@ -156,7 +156,8 @@ func (m *Manager) seal(e election.EffectSeal) {
 			m.tellLocal() // before EventSealed: the core may take the lease in that very step
 		}
 		if err != nil {
-			return // the effect stays; the next beat tries again
+			m.sealAfter = m.now() + time.Second // the effect stays, unless a leader is found meanwhile
+			return
 		}
 		if m.sealing != nil && m.sealing.Term == e.Term {
 			m.sealing = nil

@@ -142,8 +142,8 @@ func (m *Manager) restartPostgres() {
 	if !ok {
 		return
 	}
-	lead, pm, sql := m.lead, m.pm, m.sql
-	files := m.setup(role{sync: lead.sync})
+	pm, sql := m.pm, m.sql
+	files := m.setup(m.leaderRole())
 	var server *started
 	m.start(&job{name: "restart"}, func(ctx context.Context) error {
 		call, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -164,7 +164,7 @@ func (m *Manager) restartPostgres() {
 		m.down()
 		if server != nil {
 			m.adopt(server)
-			m.settings.applied, m.settings.starting = files.key(), files.cfg
+			m.settings.applied, m.settings.appliedAt, m.settings.starting = files.key(), m.now(), files.cfg
 		}
 		if err == nil {
 			m.log.Info("PostgreSQL was restarted as primary")

@@ -21,8 +21,10 @@ const (
 	// cloneWindow and clonesPerWindow limit clones that replace data.
 	cloneWindow     = 24 * time.Hour
 	clonesPerWindow = 3
-	retryMin        = time.Second
-	retryMax        = time.Minute
+	// askLeaderEvery is how often a leader is asked whether it is up, before a standby is mended.
+	askLeaderEvery = time.Second
+	retryMin       = time.Second
+	retryMax       = time.Minute
 )
 
 // hint is what PostgreSQL's log said of a standby that cannot stream.
@@ -42,7 +44,9 @@ type repair struct {
 	notBefore time.Duration
 	delay     time.Duration
 	rewinds   int
-	clones    []time.Duration
+	clones    []time.Duration // begun, that replace data
+	asking    bool            // the leader, whether it is up
+	askedAt   time.Duration
 	what      instanceapi.State
 }
 
@@ -183,11 +187,12 @@ func (m *Manager) clone(leader *instanceapi.Member, replace bool) {
 			r.clones = r.clones[1:]
 		}
 		if len(r.clones) >= clonesPerWindow {
-			m.fail("this standby was cloned anew %d times in a day and is broken again: %s; see docs/runbooks/standby.md", len(r.clones), r.hintText)
+			m.fail("a new clone of this standby was begun %d times in a day, and it is broken again: %s; see docs/runbooks/standby.md", len(r.clones), r.hintText)
 			r.later(m.now())
 			return
 		}
 	}
+	begun := false
 	r.what = instanceapi.StateCloning
 	source, slot, volume, term := m.source(leader), naming.Slot(m.opt.Pod), m.volume, m.followedTerm()
 	m.start(&job{name: "clone", abandonable: true}, func(ctx context.Context) error {
@@ -197,9 +202,13 @@ func (m *Manager) clone(leader *instanceapi.Member, replace bool) {
 		if err := m.promise(term); err != nil {
 			return err
 		}
+		begun = true
 		return m.copyFrom(ctx, volume, source, slot)
 	}, func(err error) {
 		r.what = ""
+		if replace && begun && !errors.Is(err, context.Canceled) {
+			r.clones = append(r.clones, m.now()) // a failed one has cost the primary as much
+		}
 		if errors.Is(err, errNotYet) || errors.Is(err, context.Canceled) {
 			r.notBefore = m.now() + 200*time.Millisecond
 			return
@@ -208,9 +217,6 @@ func (m *Manager) clone(leader *instanceapi.Member, replace bool) {
 			m.fail("the clone from %s failed: %v", leader.Name, err)
 			r.later(m.now())
 			return
-		}
-		if replace {
-			r.clones = append(r.clones, m.now())
 		}
 		m.metrics.clones.Inc()
 		r.hint, r.rewinds, r.delay, m.failure = "", 0, 0, ""
@@ -254,7 +260,7 @@ func (m *Manager) rewind(g pgproc.Generation, leader *instanceapi.Member) {
 		}
 		result, err := m.programs.Rewind(ctx, m.volume, g, pgproc.RewindOptions{Source: source, SourceTimeline: s.Position.Timeline})
 		if err != nil {
-			impossible = true
+			impossible = !errors.Is(err, pgproc.ErrSourceTimeline) && !errors.Is(err, pgproc.ErrSourceUnreachable)
 			return err
 		}
 		m.log.Info("rewound", "diverged", result.Rewound, "at", result.DivergedAt, "timeline", result.DivergedTimeline)
@@ -306,6 +312,35 @@ func (m *Manager) mend(g pgproc.Generation, leader *instanceapi.Member) {
 		return
 	}
 	quiet := m.now() - max(m.observed.streamed, r.since, m.observed.since)
+	if quiet > patienceHint && (r.hint == hintClone || r.hint == hintRewind) || quiet > patienceBlind && m.observed.ok {
+		m.mendLeader(g, leader, quiet)
+	}
+}
+
+// mendLeader mends what does not stream once its leader has said that it is up: while it is not, there is nothing to stream, and
+// reads are served meanwhile.
+func (m *Manager) mendLeader(g pgproc.Generation, leader *instanceapi.Member, quiet time.Duration) {
+	r := &m.repair
+	if r.asking || m.now()-r.askedAt < askLeaderEvery {
+		return
+	}
+	r.asking, r.askedAt = true, m.now()
+	follow := m.follow
+	m.spawn(func(ctx context.Context) func() {
+		_, err := m.leaderStatus(ctx, leader)
+		return func() {
+			r.asking = false
+			if err != nil || m.job != nil || m.pm == nil || m.follow != follow || m.observed.streaming() {
+				return
+			}
+			m.mendNow(g, leader, quiet)
+		}
+	})
+}
+
+// mendNow does what the hint says, or the little that may help when there is none.
+func (m *Manager) mendNow(g pgproc.Generation, leader *instanceapi.Member, quiet time.Duration) {
+	r := &m.repair
 	switch {
 	case r.hint == hintClone && quiet > patienceHint:
 		m.log.Warn("this standby is cloned anew", "reason", r.hintText)
@@ -333,13 +368,15 @@ var hints = []struct {
 	{"could not find required WAL segment", hintClone},
 	{"can no longer get changes from replication slot", hintClone},
 	{"hot standby is not possible because of insufficient parameter settings", hintRestart},
-	{"invalid record length at", ""},
 }
 
-// hintOf reads a message of PostgreSQL.
-func hintOf(message string) hint {
+// hintOf reads a message of PostgreSQL. Only what its own processes say counts: a client can put any text into an error of its own.
+func hintOf(r pgproc.LogRecord) hint {
+	if r.Program != "postgres" || r.Backend != "startup" && r.Backend != "walreceiver" {
+		return ""
+	}
 	for _, h := range hints {
-		if h.hint != "" && strings.Contains(message, h.text) {
+		if strings.Contains(r.Message, h.text) {
 			return h.hint
 		}
 	}

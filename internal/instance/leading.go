@@ -13,13 +13,16 @@ import (
 	"github.com/kumki-dev/kumki/internal/postgres"
 )
 
+// readyToPromote is how long a standby that runs may take to let anybody in before its promotion is given up.
+const readyToPromote = time.Minute
+
 // takeLead makes PostgreSQL the primary: promotes the running standby, or starts what is down.
 func (m *Manager) takeLead(l *leadership) {
 	pm, sql := m.pm, m.sql
 	if pm != nil {
 		l.promote = true // a standby that was started while the lease was being taken
 	}
-	files := m.setup(role{sync: l.sync})
+	files := m.setup(m.leaderRole())
 	in, inErr := m.roleInputs()
 	g, whole := m.generation()
 	var server *started
@@ -31,7 +34,10 @@ func (m *Manager) takeLead(l *leadership) {
 			return fmt.Errorf("the guard did not confirm its deadline: %w", err)
 		}
 		if l.promote && pm != nil {
-			if err := pm.WaitReady(ctx); err != nil {
+			ready, cancel := context.WithTimeout(ctx, readyToPromote)
+			err := pm.WaitReady(ready)
+			cancel()
+			if err != nil {
 				return err
 			}
 			if err := files.write(g, nil); err != nil {
@@ -57,7 +63,8 @@ func (m *Manager) takeLead(l *leadership) {
 			m.adopt(server)
 		}
 		if server != nil || l.promote {
-			m.settings.applied, m.settings.starting = files.key(), files.cfg
+			m.settings.applied, m.settings.appliedAt, m.settings.starting = files.key(), m.now(), files.cfg
+			m.gate.reloaded(m.now(), files.role.syncNames())
 		}
 		if err != nil {
 			if server != nil && server.pm.State() == pgproc.ProcGone && !errors.Is(err, context.Canceled) {
@@ -84,7 +91,7 @@ func (m *Manager) promoted(l *leadership) {
 	m.log.Info("PostgreSQL accepts writes", "term", l.term)
 	m.observedAt = 0 // look again at once
 	m.step(election.EventPromoted{Position: m.observed.position()})
-	if l.promote {
+	if l.promote || l.begun {
 		// pg_rewind of the others reads the new timeline from the control file, which a checkpoint writes.
 		sql := m.sql
 		m.spawn(func(ctx context.Context) func() {
@@ -117,6 +124,7 @@ type started struct {
 	pm    *pgproc.Postmaster
 	sql   pgsql.Server
 	floor election.Position
+	names string // synchronous_standby_names
 }
 
 // adopt makes the loop know the server that a job started.
@@ -126,6 +134,7 @@ func (m *Manager) adopt(s *started) {
 	}
 	m.pm, m.sql = s.pm, s.sql
 	m.observed = observation{floor: s.floor, since: m.now()}
+	m.gate.started(s.names)
 	m.observedAt = 0
 }
 
@@ -141,6 +150,7 @@ func (m *Manager) startPrimary(ctx context.Context, files setup, l *leadership) 
 	}
 	s, err := m.launch(ctx, g, files, true)
 	if err == nil && standby {
+		l.begun = true
 		err = m.promote(ctx, g, s.sql, l)
 	}
 	return s, err
@@ -156,7 +166,7 @@ func (m *Manager) launch(ctx context.Context, g pgproc.Generation, files setup, 
 	if err != nil {
 		return nil, err
 	}
-	s := &started{pm: pm, sql: files.connect(), floor: floor}
+	s := &started{pm: pm, sql: files.connect(), floor: floor, names: files.role.syncNames()}
 	if !ready {
 		return s, nil
 	}
@@ -235,4 +245,5 @@ func (m *Manager) maintain() {
 		m.keepRoles()
 	}
 	m.keepSlots()
+	m.keepService()
 }

@@ -37,7 +37,7 @@ func (m *Manager) logRecord(r pgproc.LogRecord) {
 		attrs = append(attrs, slog.Int("pid", r.PID))
 	}
 	m.log.LogAttrs(context.Background(), level, r.Message, attrs...)
-	if hint := hintOf(r.Message); hint != "" && r.Program == "postgres" {
+	if hint := hintOf(r); hint != "" {
 		text := r.Message
 		go m.post(func() { m.repair.hint, m.repair.hintText = hint, text })
 	}

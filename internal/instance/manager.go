@@ -64,10 +64,13 @@ type Manager struct {
 	observing  bool
 	observedAt time.Duration
 	settings   settings
+	gate       commitGate
 	replies    map[replyKey]chan election.Message
 	probe      holderProbe
 	repair     repair
 	failure    string // what needs a person
+	tlsFailure string // why new certificates are not in use
+	sealAfter  time.Duration
 	exit       error
 	exiting    bool
 
@@ -78,7 +81,6 @@ type Manager struct {
 	unfit         bool // the data needs WAL that is only at the leader: a copy or a rewind that has not caught up yet
 	gateOpen      bool // the own pod's status tells of this container
 	reading       bool
-	serial        string
 
 	peersAsked   time.Duration
 	asking       bool
@@ -88,7 +90,8 @@ type Manager struct {
 	rolesDone    string
 	rolesBusy    bool
 	rolesAt      time.Duration
-	tlsAt        time.Duration
+	serviceAt    time.Duration // the Service was last pointed here
+	pointing     bool
 }
 
 // leadership that was won, or is being taken up.
@@ -98,6 +101,7 @@ type leadership struct {
 	promote bool // PostgreSQL runs as a standby; else it is down
 	init    bool
 	done    bool // PostgreSQL accepts writes
+	begun   bool // a standby's data was started and then promoted: a timeline was begun
 	// timeline that a promotion has to begin, or a later one.
 	timeline     uint32
 	checkpointed bool // after the promotion: others may rewind to it
@@ -413,29 +417,44 @@ func (m *Manager) takeUpFollowing(e *election.EffectFollow) {
 		j.cancel()
 	}
 	m.lead, m.follow = nil, e
+	if m.sealing != nil && m.sealing.Term <= e.Term {
+		m.sealing = nil // nobody waits for it any more
+	}
 	m.settings.applied = ""
 	m.repair.since = m.now()
+}
+
+// serviceEvery is how often the primary looks whether the Service still leads to it: it may have been deleted and made again, or edited.
+const serviceEvery = 10 * time.Second
+
+// keepService points the Service here again when it leads elsewhere.
+func (m *Manager) keepService() {
+	if m.leading() && !m.pointing && m.now()-m.serviceAt > serviceEvery {
+		m.pointService(m.lease.Record.Term)
+	}
 }
 
 // pointService makes <cluster>-rw lead here, and tries again until it does or leadership is over.
 func (m *Manager) pointService(term int64) {
 	still := func() bool { return m.report.holds(term) }
 	m.report.setHeld(term)
+	m.pointing = true
+	pointed := func() { m.pointing, m.serviceAt = false, m.now() }
 	m.spawn(func(ctx context.Context) func() {
-		for still() {
+		for pause := 200 * time.Millisecond; still(); pause = min(2*pause, 2*time.Second) {
 			call, cancel := context.WithTimeout(ctx, 2*time.Second)
 			err := m.kube.pointService(call, naming.ServiceRW(m.opt.Cluster), m.opt.Pod, still)
 			cancel()
 			if err == nil {
-				return nil
+				return pointed
 			}
 			if !errors.Is(err, errConflict) {
 				m.log.Warn("the Service for writes is not pointed here yet; trying again", "error", err)
 			}
-			if wait(ctx, 200*time.Millisecond) != nil {
+			if wait(ctx, pause) != nil {
 				return nil
 			}
 		}
-		return nil
+		return pointed
 	})
 }

@@ -31,8 +31,8 @@ type observation struct {
 	floor election.Position
 	// since is when the server was started; failing since when looks fail; stopped since when the postmaster is stopped.
 	since, failing, stopped time.Duration
-	// streamed is when the standby was last seen to stream.
-	streamed time.Duration
+	// streamed is when the standby was last seen to stream; at is when the last look began.
+	streamed, at time.Duration
 }
 
 func (o *observation) streaming() bool {
@@ -56,7 +56,7 @@ func (m *Manager) busy() bool {
 // unsettled: the synchronous standbys in force are not those that are wanted, or a member does not stream.
 func (m *Manager) unsettled() bool {
 	names, _ := m.streamers()
-	return m.observed.SyncStandbyNames != syncNames(m.lead.sync) || len(names) < len(m.cfg.Members)-1
+	return !m.syncCertain() || m.observed.SyncStandbyNames != syncNames(m.lead.sync) || len(names) < len(m.cfg.Members)-1
 }
 
 // observe looks at PostgreSQL when it is time to.
@@ -74,7 +74,7 @@ func (m *Manager) observe() {
 		return
 	}
 	m.observing = true
-	pm, sql := m.pm, m.sql
+	pm, sql, began := m.pm, m.sql, m.now()
 	m.spawn(func(ctx context.Context) func() {
 		ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 		defer cancel()
@@ -82,13 +82,14 @@ func (m *Manager) observe() {
 		return func() {
 			m.observing = false
 			if m.pm == pm {
-				m.seen(seen, err)
+				m.seen(began, seen, err)
 			}
 		}
 	})
 }
 
-func (m *Manager) seen(seen pgsql.Observation, err error) {
+// seen takes in a look at PostgreSQL that began at that time.
+func (m *Manager) seen(began time.Duration, seen pgsql.Observation, err error) {
 	o := &m.observed
 	if err != nil {
 		if o.failing == 0 {
@@ -100,8 +101,9 @@ func (m *Manager) seen(seen pgsql.Observation, err error) {
 		}
 		return
 	}
-	o.Observation, o.ok, o.failing, m.unfit = seen, true, 0, false
+	o.Observation, o.ok, o.failing, o.at, m.unfit = seen, true, 0, began, false
 	m.recognize(seen.SystemIdentifier)
+	m.gate.looked(began, seen.CheckpointerWait, pgproc.Stopped(seen.CheckpointerPID))
 	if o.streaming() {
 		o.streamed = m.now()
 	}
@@ -137,12 +139,13 @@ func (m *Manager) tellLocal() {
 var unknownSync = election.Quorum{Num: 1}
 
 // syncCertain: what PostgreSQL shows of synchronous_standby_names is what is wanted, and no file is on disk, nor a job under way,
-// by which an older value could come into force at the next reload, whoever asks for it.
+// by which an older value could come into force at the next reload, whoever asks for it, and commits do wait.
 func (m *Manager) syncCertain() bool {
 	if m.lead == nil {
 		return true
 	}
-	return m.job == nil && m.settings.applied == m.setup(role{sync: m.lead.sync}).key()
+	want := m.leaderRole()
+	return m.job == nil && m.settings.applied == m.setup(want).key() && (m.gate.shut || want.syncNames() == "")
 }
 
 // identity of the data directory in force.
@@ -241,6 +244,9 @@ func (m *Manager) watchPostmaster() {
 func (m *Manager) died() {
 	m.log.Error("PostgreSQL ended unexpectedly", "error", m.pm.Err())
 	m.metrics.crashes.Inc()
+	if m.lead == nil {
+		m.startRefused(m.settings.starting, m.pm.Err()) // a primary's start is looked at where it is waited for
+	}
 	m.kill("its postmaster ended")
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -12,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/kumki-dev/kumki/internal/election"
 	"github.com/kumki-dev/kumki/internal/instanceapi"
@@ -26,6 +29,8 @@ type settings struct {
 	readAt time.Duration
 	// applied is the key of the files that the running server goes by.
 	applied string
+	// appliedAt is when they were last put in force.
+	appliedAt time.Duration
 	// hash of the configuration in force.
 	hash string
 	// notBefore puts off the next try after one that failed.
@@ -50,8 +55,17 @@ const (
 
 // role is the instance's part in replication, as far as it shows in the configuration files.
 type role struct {
-	sync   election.Quorum
-	leader *instanceapi.Member // nil: no WAL receiver
+	primary bool
+	sync    election.Quorum     // of a primary
+	leader  *instanceapi.Member // of a standby; nil: no WAL receiver
+}
+
+// syncNames is synchronous_standby_names of that role.
+func (r role) syncNames() string {
+	if !r.primary {
+		return postgres.NoStandbyNames
+	}
+	return syncNames(r.sync)
 }
 
 // standbyRole follows the leader, unless this instance sealed and no leader of that term is known.
@@ -61,6 +75,9 @@ func (m *Manager) standbyRole() role {
 	}
 	return role{leader: m.cfg.member(m.follow.Leader)}
 }
+
+// leaderRole is that of a primary, with the synchronous standbys that the core wants.
+func (m *Manager) leaderRole() role { return role{primary: true, sync: m.lead.sync} }
 
 // setup is everything that PostgreSQL's files are written from. It is a value: jobs use it while the loop goes on.
 type setup struct {
@@ -119,7 +136,7 @@ func (s setup) conf(control *postgres.ControlData) (string, error) {
 		Major: s.cfg.MajorVersion, ClusterName: s.opt.Pod, ListenAddresses: s.opt.Bind, Port: s.opt.PortPG, SocketDir: s.opt.RunDir,
 		TLSCert: filepath.Join(server, "tls.crt"), TLSKey: filepath.Join(server, "tls.key"),
 		TLSClientCA:      filepath.Join(s.private("clients"), "ca.crt"),
-		SyncStandbyNames: syncNames(s.role.sync),
+		SyncStandbyNames: s.role.syncNames(),
 	}
 	if l := s.role.leader; l != nil {
 		repl := s.private("replication")
@@ -179,6 +196,25 @@ func (s setup) write(g pgproc.Generation, control *postgres.ControlData) error {
 			return err
 		}
 	}
+	return s.emptyAutoConf(g)
+}
+
+// autoConf is postgresql.auto.conf without a setting.
+const autoConf = "# The operator takes back what ALTER SYSTEM sets: declare it in spec.postgresql.parameters.\n"
+
+// emptyAutoConf takes back what ALTER SYSTEM set (which PostgreSQL 17 and later refuse): it would win over what is declared, over
+// synchronous_standby_names too, and might keep the server from starting again.
+func (s setup) emptyAutoConf(g pgproc.Generation) error {
+	path := filepath.Join(g.Dir, "postgresql.auto.conf")
+	old, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	for line := range strings.Lines(string(old)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			return pgproc.WriteFile(path, []byte(autoConf), s.owner)
+		}
+	}
 	return nil
 }
 
@@ -216,7 +252,8 @@ func (m *Manager) applySettings() {
 	m.provenStart()
 	r := m.standbyRole()
 	if m.lead != nil {
-		r = role{sync: m.lead.sync}
+		r = m.leaderRole()
+		m.resetNames(r)
 	}
 	want := m.setup(r)
 	again := m.lead == nil && m.settings.raised && m.now()-m.settings.raisedAt > raisedEvery
@@ -234,6 +271,9 @@ func (m *Manager) applySettings() {
 	sql, standby, term := m.sql, m.lead == nil, m.followedTerm()
 	var refused *instanceapi.ConfigError
 	raised := false
+	if want.role.syncNames() == "" {
+		m.gate.opening()
+	}
 	m.settings.applied = "" // from here on the files may be neither the old nor the new ones, whatever becomes of the job
 	m.start(&job{name: "apply settings"}, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -260,14 +300,33 @@ func (m *Manager) applySettings() {
 			refused = &instanceapi.ConfigError{Parameter: problems[0].Parameter, Message: problems[0].Message, ConfigHash: want.cfg.hash}
 			return nil
 		}
-		if _, err := sql.ResetOwned(ctx); err != nil {
-			m.log.Debug("postgresql.auto.conf was not looked at", "error", err)
+		if err := sql.Reload(ctx); err != nil {
+			return err
 		}
-		return sql.Reload(ctx)
+		refused = turnedAway(sql.Ping(ctx), want.cfg.hash)
+		return nil
 	}, func(err error) {
 		m.settings.raised, m.settings.raisedAt = raised, m.now()
 		m.settingsApplied(want, refused, err)
 	})
+}
+
+// resetNames has synchronous_standby_names set again that somebody else changed.
+func (m *Manager) resetNames(r role) {
+	seen := m.observed.SyncStandbyNames
+	if m.observed.at > m.settings.appliedAt && seen != r.syncNames() && m.setup(r).key() == m.settings.applied {
+		m.log.Warn("synchronous_standby_names is not what was set; setting it again", "is", seen)
+		m.settings.applied = ""
+	}
+}
+
+// turnedAway: a library that every new session loads may keep everybody out, and nothing but a new session tells.
+func turnedAway(err error, hash string) *instanceapi.ConfigError {
+	var said *pgconn.PgError
+	if !errors.As(err, &said) || !strings.HasPrefix(said.Code, "58") && said.Code != "42501" {
+		return nil // too many connections, for example, is no fault of the configuration
+	}
+	return &instanceapi.ConfigError{Parameter: "session_preload_libraries", Message: said.Message, ConfigHash: hash}
 }
 
 // applyBeforeConsistency gives a standby that does not let anybody in yet the leader that was found since it was started: without
@@ -319,7 +378,8 @@ func (m *Manager) settingsApplied(want setup, refused *instanceapi.ConfigError, 
 		}
 		m.settings.refused = refused
 	default:
-		m.settings.applied = want.key()
+		m.settings.applied, m.settings.appliedAt = want.key(), m.now()
+		m.gate.reloaded(m.now(), want.role.syncNames())
 		m.settings.hash = want.cfg.hash
 		m.observedAt = 0
 		m.took(want.cfg)
@@ -391,7 +451,7 @@ func (m *Manager) loadGood() {
 // startRefused: a server did not start. If it was its first start with a configuration, that configuration is to blame.
 func (m *Manager) startRefused(cfg *config, err error) bool {
 	proven := m.settings.proven
-	if proven == nil || cfg == nil || sameSettings(proven, cfg) {
+	if proven == nil || cfg == nil || err == nil || sameSettings(proven, cfg) {
 		return false
 	}
 	m.log.Error("PostgreSQL does not start with the new configuration; going back to the last one that it started with", "error", err)
@@ -417,7 +477,7 @@ func blamed(err error, cfg *config) string {
 	return "postgresql.conf"
 }
 
-// commandLine are the settings that must win over everything, ALTER SYSTEM too.
+// commandLine are the settings without which the manager would not find the server.
 func (s setup) commandLine() map[string]string {
 	return map[string]string{"port": strconv.Itoa(s.opt.PortPG), "unix_socket_directories": s.opt.RunDir}
 }

@@ -22,8 +22,8 @@ func TestConfOfRoles(t *testing.T) {
 		role      role
 		has, lack []string
 	}{
-		"primary alone": {role{}, []string{"synchronous_standby_names = ''", "primary_conninfo = ''", "work_mem = '8MB'", "port = '5432'"}, []string{"port = '1'"}},
-		"primary with standbys": {role{sync: election.Quorum{Standbys: []string{"c-1", "c-2"}, Num: 1}},
+		"primary alone": {role{primary: true}, []string{"synchronous_standby_names = ''", "primary_conninfo = ''", "work_mem = '8MB'", "port = '5432'"}, []string{"port = '1'"}},
+		"primary with standbys": {role{primary: true, sync: election.Quorum{Standbys: []string{"c-1", "c-2"}, Num: 1}},
 			[]string{`synchronous_standby_names = 'ANY 1 ("c-1", "c-2")'`}, nil},
 		"standby": {role{leader: &instanceapi.Member{Name: "c-1", Host: "c-1.c-nodes.ns.svc", Port: 5432}},
 			[]string{"c-1.c-nodes.ns.svc", "application_name", "primary_slot_name = 'kumki_c_0'", "verify-ca"}, []string{"password="}},
@@ -112,8 +112,13 @@ func TestHints(t *testing.T) {
 		"requested timeline 6 does not contain minimum recovery point 0/51262A8 on timeline 5":                                                                hintClone,
 		"started streaming WAL from primary at 0/3000000 on timeline 1":                                                                                       "",
 	} {
-		if got := hintOf(message); got != want {
-			t.Errorf("%q: %q, want %q", message, got, want)
+		for backend, want := range map[string]hint{"walreceiver": want, "startup": want, "client backend": "", "": ""} {
+			if got := hintOf(pgproc.LogRecord{Program: "postgres", Backend: backend, Message: message}); got != want {
+				t.Errorf("%q of %q: %q, want %q", message, backend, got, want)
+			}
+		}
+		if got := hintOf(pgproc.LogRecord{Program: "pg_basebackup", Backend: "startup", Message: message}); got != "" {
+			t.Errorf("%q of another program: %q", message, got)
 		}
 	}
 }

@@ -17,8 +17,9 @@ func (m *Manager) publish() {
 		Pod: m.opt.Pod, PodUID: m.opt.PodUID, ManagerVersion: m.opt.Version, Primary: m.leading() && m.pm != nil && o.ok,
 		Term: v.Term, Position: o.position(), ReplayLSN: uint64(o.ReplayLSN), ConfigHash: m.settings.hash,
 		ConfigError: m.settings.refused, PendingRestart: o.PendingRestart, Settings: o.Settings,
-		CertificateSerial: m.serial, Synced: m.observed.SyncStandbyNames != "", PrimaryOnly: v.PrimaryOnly,
+		PrimaryOnly: v.PrimaryOnly,
 	}
+	s.Synced = s.Primary && o.SyncStandbyNames != ""
 	s.Checkpointed = s.Primary && m.lead.checkpointed
 	if g, ok, err := m.volume.Current(); err == nil {
 		s.SystemIdentifier = m.systemIdentifier(g, ok)
@@ -72,9 +73,9 @@ func (m *Manager) state(why string) (instanceapi.State, string) {
 	case m.lead != nil && m.lead.init && !m.lead.done:
 		return instanceapi.StateInit, why
 	case m.leading() && o.ok:
-		return instanceapi.StateRunning, ""
+		return instanceapi.StateRunning, m.tlsFailure
 	case o.streaming():
-		return instanceapi.StateStreaming, ""
+		return instanceapi.StateStreaming, m.tlsFailure
 	case o.ok && o.InRecovery:
 		return instanceapi.StateStandby, why
 	case m.cfg.Suspend && m.pm == nil && m.job == nil:

@@ -2,12 +2,13 @@ package instance
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/kumki-dev/kumki/internal/pgproc"
 )
@@ -19,20 +20,45 @@ func (m *Manager) syncTLS() (bool, error) {
 	owner := m.owner()
 	pairs := []struct{ kind, from string }{{"server", m.opt.ServerTLSDir}, {"peer", m.opt.PeerTLSDir}}
 	for _, p := range pairs {
-		to := m.privateTLS(p.kind)
-		if err := makeDir(to, owner); err != nil {
-			return changed, err
+		did, err := syncPair(p.from, m.privateTLS(p.kind), owner)
+		if err != nil {
+			return changed, fmt.Errorf("certificate of %s: %w", p.kind, err)
 		}
-		for _, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
-			did, err := refreshFile(filepath.Join(p.from, name), filepath.Join(to, name), owner)
-			if err != nil {
-				return changed, fmt.Errorf("certificate of %s: %w", p.kind, err)
-			}
-			changed = changed || did
-		}
+		changed = changed || did
 	}
 	did, err := m.syncClientCA(owner)
 	return changed || did, err
+}
+
+// syncPair copies a certificate, its key and its authority if they belong together: a running server would go on with what it has, and never
+// start again with files that do not.
+func syncPair(from, to string, owner *pgproc.User) (bool, error) {
+	files := map[string][]byte{}
+	for _, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
+		content, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			return false, err
+		}
+		files[name] = content
+	}
+	if _, err := tls.X509KeyPair(files["tls.crt"], files["tls.key"]); err != nil {
+		return false, fmt.Errorf("tls.crt and tls.key do not belong together: %w", err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(files["ca.crt"]) {
+		return false, errors.New("ca.crt holds no certificate in PEM form")
+	}
+	if err := makeDir(to, owner); err != nil {
+		return false, err
+	}
+	changed := false
+	for name, content := range files {
+		did, err := refresh(content, filepath.Join(to, name), owner)
+		if err != nil {
+			return changed, err
+		}
+		changed = changed || did
+	}
+	return changed, nil
 }
 
 // syncClientCA joins the authorities that sign clients: the cluster's own, for replication, and the user's.
@@ -91,9 +117,13 @@ func refresh(content []byte, to string, owner *pgproc.User) (bool, error) {
 func (m *Manager) refreshTLS() {
 	changed, err := m.syncTLS()
 	if err != nil {
-		m.log.Warn("certificates cannot be taken over; the old ones stay in use", "error", err)
+		if text := "certificates cannot be taken over; the old ones stay in use: " + err.Error(); text != m.tlsFailure {
+			m.tlsFailure = text
+			m.log.Warn(text)
+		}
 		return
 	}
+	m.tlsFailure = ""
 	if !changed || m.pm == nil {
 		return
 	}
@@ -101,6 +131,5 @@ func (m *Manager) refreshTLS() {
 	m.settings.applied = "" // the key of replication is copied anew
 	if err := m.pm.Reload(); err != nil {
 		m.log.Warn("PostgreSQL cannot be told to reload", "error", err)
-		m.tlsAt = m.now() - time.Hour
 	}
 }

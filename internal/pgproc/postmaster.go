@@ -231,10 +231,16 @@ func (m *Postmaster) State() ProcState {
 		return ProcGone
 	case p.Ended():
 		return ProcZombie
-	case p.State == 'T' || p.State == 't':
+	case Stopped(p.PID):
 		return ProcStopped
 	}
 	return ProcRunning
+}
+
+// Stopped says whether a process is stopped, by SIGSTOP or a debugger.
+func Stopped(pid int) bool {
+	p, err := proctree.Read(pid)
+	return err == nil && (p.State == 'T' || p.State == 't')
 }
 
 // Reload makes the server read its configuration files again (SIGHUP).

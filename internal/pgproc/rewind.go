@@ -39,6 +39,12 @@ type RewindResult struct {
 // ErrSourceTimeline says that the source's control file does not show its new timeline yet: it needs a checkpoint there. Try again.
 var ErrSourceTimeline = errors.New("the source has made no checkpoint on its timeline yet")
 
+// ErrSourceUnreachable says that the source let nobody in, or not by then: nothing was changed. Try again.
+var ErrSourceUnreachable = errors.New("the source cannot be connected to")
+
+// unreachablePattern is how pg_rewind, by libpq, begins such a message.
+var unreachablePattern = regexp.MustCompile(`connection to server (at|on) .* failed`)
+
 // Rewind makes the stopped data directory g a copy of the source again by pg_rewind, after crash recovery where needed. It is tried
 // first without changing anything; then g is marked incomplete before the first change and unmarked after the last: a rewind that was
 // cut off (ErrIncomplete) leads to a new clone, never to a start. Any other error has left g as it was, but recovered.
@@ -60,6 +66,9 @@ func (p *Programs) Rewind(ctx context.Context, v *Volume, g Generation, o Rewind
 	}
 	trial, err := p.rewind(ctx, g, o, true)
 	if err != nil {
+		if unreachablePattern.MatchString(err.Error()) {
+			err = errors.Join(ErrSourceUnreachable, err)
+		}
 		return RewindResult{}, fmt.Errorf("rewind to %s:%d is not possible, nothing was changed: %w", o.Source.Host, o.Source.Port, err)
 	}
 	if trial.sameTimeline {

@@ -75,7 +75,10 @@ var quiet = map[string]string{
 	"pg_stat_statements.track":         "none",
 	"statement_timeout":                "0",
 	"idle_session_timeout":             "0",
-	"default_transaction_read_only":    "off",
+	// A library that cannot be loaded must not lock the manager out, which is to correct the setting.
+	"session_preload_libraries":     "",
+	"local_preload_libraries":       "",
+	"default_transaction_read_only": "off",
 	// All that Kumki writes it checks again and again, and it must not wait for a standby that is not there.
 	"synchronous_commit": "local",
 }
@@ -137,11 +140,14 @@ func (c *Client) Close() {
 	c.identity.drop()
 }
 
-// Ping opens a new connection and closes it.
+// Ping opens a new connection as a client's would be, with the libraries that sessions load, and closes it.
 func (c *Client) Ping(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	conn, err := c.connect(ctx, "postgres", own, nil)
+	params := maps.Clone(own)
+	delete(params, "session_preload_libraries")
+	delete(params, "local_preload_libraries")
+	conn, err := c.connect(ctx, "postgres", params, nil)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package pgsql
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -138,25 +137,6 @@ func sentence(n *pgconn.Notice) string {
 		}
 	}
 	return s
-}
-
-// ResetOwned looks for owned names among the settings of postgresql.auto.conf.
-func (c *Client) ResetOwned(ctx context.Context) ([]string, error) {
-	out, err := c.main.query(ctx, "SELECT DISTINCT name, sourcefile FROM pg_file_settings WHERE name IS NOT NULL ORDER BY name")
-	if err != nil {
-		return nil, fmt.Errorf("look for what ALTER SYSTEM set: %w", err)
-	}
-	var reset []string
-	for _, r := range out {
-		if _, owned := postgres.Owned(r[0]); !owned || filepath.Base(r[1]) != "postgresql.auto.conf" {
-			continue
-		}
-		if _, err := c.main.query(ctx, "ALTER SYSTEM RESET "+postgres.QuoteIdent(r[0])); err != nil {
-			return reset, fmt.Errorf("take back what ALTER SYSTEM set of %s: %w", r[0], err)
-		}
-		reset = append(reset, r[0])
-	}
-	return reset, nil
 }
 
 // Checkpoint has its own connection, because it may take minutes.

@@ -14,7 +14,6 @@ import (
 type subject struct {
 	pgsql.Server
 	setParameter func(name, value string)
-	alterSystem  func(name, value string)
 	breakHBA     func()
 	mendHBA      func()
 	stop         func()
@@ -35,7 +34,6 @@ func testContract(t *testing.T, mk maker) {
 	}{
 		{"primary observes", primaryObserves, primary},
 		{"configuration", configuration, primary},
-		{"owned parameters are taken back", ownedReset, primary},
 		{"roles", roles, primary},
 		{"slots on a primary", slots, primary},
 		{"slots on a standby", slots, standby},
@@ -59,7 +57,6 @@ func newFakes(*testing.T) (primary, standby subject) {
 		return subject{
 			Server:       f,
 			setParameter: func(n, v string) { f.Edit(func(s *pgsql.FakeState) { s.Files[n] = v }) },
-			alterSystem:  func(n, v string) { f.Edit(func(s *pgsql.FakeState) { s.AutoConf[n] = v }) },
 			breakHBA:     func() { f.Edit(func(s *pgsql.FakeState) { s.HBAError = `invalid authentication method "nonsense"` }) },
 			mendHBA:      func() { f.Edit(func(s *pgsql.FakeState) { s.HBAError = "" }) },
 			stop:         func() { f.Edit(func(s *pgsql.FakeState) { s.Fail = pgsql.ErrDown }) },
@@ -77,7 +74,6 @@ func newReal(t *testing.T) (primary, standby subject) {
 		return subject{
 			Server:       c,
 			setParameter: s.setParameter,
-			alterSystem:  func(n, v string) { s.psql("ALTER SYSTEM SET " + n + " = " + postgres.QuoteLiteral(v)) },
 			breakHBA:     func() { s.setHBA("host all all 10.0.0.0/8 nonsense") },
 			mendHBA:      func() { s.setHBA() },
 			stop:         s.stop,
@@ -159,19 +155,6 @@ func configuration(t *testing.T, s subject) {
 	now, err = s.Observe(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(now.PendingRestart).To(BeEmpty())
-}
-
-func ownedReset(t *testing.T, s subject) {
-	g, ctx := NewWithT(t), t.Context()
-	g.Expect(s.ResetOwned(ctx)).To(BeEmpty())
-	s.alterSystem("synchronous_standby_names", "evil")
-	s.alterSystem("work_mem", "5MB")
-	g.Expect(s.ResetOwned(ctx)).To(Equal([]string{"synchronous_standby_names"}))
-	g.Expect(s.ResetOwned(ctx)).To(BeEmpty())
-	g.Expect(s.Reload(ctx)).To(Succeed())
-	o, err := s.Observe(ctx)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(o.SyncStandbyNames).To(BeEmpty())
 }
 
 func verifier(g *WithT, password string) string {

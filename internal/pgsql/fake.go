@@ -175,21 +175,6 @@ func (f *Fake) Restart() {
 	})
 }
 
-// ResetOwned removes owned names from FakeState.AutoConf.
-func (f *Fake) ResetOwned(ctx context.Context) (names []string, err error) {
-	err = f.with(ctx, func(s *FakeState) error {
-		for name := range s.AutoConf {
-			if _, owned := postgres.Owned(name); owned {
-				names = append(names, name)
-				delete(s.AutoConf, name)
-			}
-		}
-		sort.Strings(names)
-		return nil
-	})
-	return names, err
-}
-
 // Checkpoint counts.
 func (f *Fake) Checkpoint(ctx context.Context) error {
 	return f.with(ctx, func(s *FakeState) error { s.Checkpoints++; return nil })

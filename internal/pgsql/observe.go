@@ -38,6 +38,7 @@ SELECT json_build_object(
  'pendingRestart', (SELECT json_agg(name ORDER BY name) FROM pg_settings WHERE pending_restart),
  'settings', (SELECT json_object_agg(n, current_setting(n)) FROM unnest($1::text[]) n),
  'syncStandbyNames', current_setting('synchronous_standby_names'),
+ 'checkpointer', (SELECT json_build_object('pid', pid, 'wait', wait_event) FROM pg_stat_activity WHERE backend_type = 'checkpointer' LIMIT 1),
  'primaryConnInfo', current_setting('primary_conninfo'),
  'version', split_part(current_setting('server_version'), ' ', 1),
  'versionNum', current_setting('server_version_num')::int,
@@ -72,9 +73,13 @@ type answer struct {
 		WAL, Reason      string
 		Restart          postgres.LSN
 	}
-	PendingRestart                []string
-	Settings                      map[string]string
-	SyncStandbyNames              string
+	PendingRestart   []string
+	Settings         map[string]string
+	SyncStandbyNames string
+	Checkpointer     *struct {
+		PID  int
+		Wait string
+	}
 	PrimaryConnInfo               string
 	Version                       string
 	VersionNum                    int
@@ -119,6 +124,9 @@ func (a *answer) observation() Observation {
 		LastReplayed: a.LastReplayed, SyncStandbyNames: a.SyncStandbyNames, PrimaryConnInfo: a.PrimaryConnInfo,
 		PendingRestart: a.PendingRestart, Settings: a.Settings, ServerVersion: a.Version, VersionNum: a.VersionNum,
 		PostmasterStart: a.PostmasterStart, ConfigLoaded: a.ConfigLoaded,
+	}
+	if c := a.Checkpointer; c != nil {
+		o.CheckpointerPID, o.CheckpointerWait = c.PID, c.Wait
 	}
 	if r := a.Receiver; r != nil {
 		o.WALReceiver = &WALReceiver{

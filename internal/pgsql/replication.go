@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/kumki-dev/kumki/internal/postgres"
 )
@@ -22,14 +23,61 @@ func (c *Client) Promote(ctx context.Context) error {
 	if out[0][0] == "f" {
 		return errors.New("promote: PostgreSQL could not signal its startup process")
 	}
+	w := promotion{changed: time.Now()}
 	return until(ctx, "the promotion is done", func(ctx context.Context) (bool, error) {
-		out, err := c.main.query(ctx, "SELECT pg_is_in_recovery()")
+		out, err := c.main.query(ctx, promotionSQL)
 		if err != nil {
 			return false, fmt.Errorf("promote: %w", err)
 		}
-		return out[0][0] == "f", nil
+		if out[0][0] == "f" {
+			return true, nil
+		}
+		w.progress(out[0][1], time.Now())
+		if w.stuck(time.Now()) > promoteStall {
+			return false, fmt.Errorf("promote: replay has stood still for %s", promoteStall)
+		}
+		if out[0][2] == "t" && w.stuck(time.Now()) > conflictPatience {
+			if _, err := c.main.query(ctx, endReaders, applicationName); err != nil {
+				return false, fmt.Errorf("promote: end sessions that keep replay waiting: %w", err)
+			}
+		}
+		return false, nil
 	})
 }
+
+// A promotion comes after all WAL that was received is replayed. Replay waits for queries on the standby as long as
+// max_standby_streaming_delay says, which may be for ever, and knows nothing of a promotion that waits for it
+// (https://www.postgresql.org/docs/current/hot-standby.html#HOT-STANDBY-CONFLICT).
+const (
+	// conflictPatience is how long a query may keep a promotion waiting.
+	conflictPatience = time.Second
+	// promoteStall is how long replay may stand still before a promotion is given up.
+	promoteStall = time.Minute
+)
+
+const promotionSQL = `
+SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn(), EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'startup'
+  AND (wait_event_type IN ('Lock', 'BufferPin', 'Buffer') OR wait_event LIKE 'RecoveryConflict%'))`
+
+// endReaders ends sessions that are in a transaction: one of them is what replay waits for.
+const endReaders = `
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid() AND application_name <> $1`
+
+// promotion is the progress of replay on the way to it.
+type promotion struct {
+	at      string
+	changed time.Time
+}
+
+func (p *promotion) progress(at string, now time.Time) {
+	if at != p.at {
+		p.at, p.changed = at, now
+	}
+}
+
+// stuck is for how long replay has not moved.
+func (p *promotion) stuck(now time.Time) time.Duration { return now.Sub(p.changed) }
 
 // StopWALReceiver signals the process itself: the startup process would end it only when it has replayed everything that was received, and
 // pg_terminate_backend knows no auxiliary processes. SIGTERM makes it flush and exit; nothing else of the server is touched by it.

@@ -36,9 +36,6 @@ type Configurer interface {
 	CheckConfig(ctx context.Context) ([]ConfigProblem, error)
 	// Reload makes the server read its files and returns when this session works by them; other sessions follow within moments.
 	Reload(ctx context.Context) error
-	// ResetOwned takes back what ALTER SYSTEM set of the parameters that Kumki owns (these would win over the files) and returns
-	// their names. The caller reloads afterwards.
-	ResetOwned(ctx context.Context) ([]string, error)
 	// Checkpoint returns when a checkpoint (on a standby a restartpoint) is done. It takes as long as it takes: bound it by ctx.
 	Checkpoint(ctx context.Context) error
 	// SwitchWAL closes the current WAL segment of a primary and returns the end of what was written.
@@ -109,6 +106,10 @@ type Observation struct {
 	Replication []Standby
 	// SyncStandbyNames is synchronous_standby_names as this session goes by it.
 	SyncStandbyNames string
+	// CheckpointerPID and CheckpointerWait are the checkpointer and what it waits for, "" when it works. It is the checkpointer that
+	// tells all sessions whether commits wait for standbys at all.
+	CheckpointerPID  int
+	CheckpointerWait string
 	// PrimaryConnInfo is primary_conninfo as this session goes by it; it holds no password.
 	PrimaryConnInfo string
 	// PendingRestart names parameters that wait for a restart, sorted.

@@ -18,6 +18,10 @@ func SyncStandbyNames(num int, standbys []string) string {
 	return fmt.Sprintf("ANY %d (%s)", num, strings.Join(quoted, ", "))
 }
 
+// NoStandbyNames is synchronous_standby_names of a server that is no primary. It has no effect there, but it is not empty: whether commits
+// wait at all is told to a server's sessions by its checkpointer, which may learn of a change late. So a promotion never begins from empty.
+const NoStandbyNames = `ANY 1 ("kumki_none")`
+
 // ParseSyncStandbyNames reads back what SyncStandbyNames wrote. Any other form is an error: Kumki writes only quorum commit.
 func ParseSyncStandbyNames(value string) (num int, standbys []string, err error) {
 	value = strings.TrimSpace(value)

@@ -104,11 +104,7 @@ func newCluster(n int, change func(*instanceapi.Config)) *cluster {
 		change(&c.config)
 	}
 	c.writeConfig()
-	_, err = c.client.CoreV1().Services(namespace).Create(context.Background(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: naming.ServiceRW(c.name)},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "postgresql", Port: 5432}}},
-	}, metav1.CreateOptions{})
-	Expect(err).NotTo(HaveOccurred())
+	c.newService()
 	DeferCleanup(c.tearDown)
 	for i := range n {
 		in := &instance{c: c, name: naming.Pod(c.name, i), dir: filepath.Join(c.root, strconv.Itoa(i)), address: c.address(i)}
@@ -121,6 +117,27 @@ func newCluster(n int, change func(*instanceapi.Config)) *cluster {
 		in.start()
 	}
 	return c
+}
+
+// newService makes <cluster>-rw as the operator does: without a selector.
+func (c *cluster) newService() {
+	GinkgoHelper()
+	_, err := c.client.CoreV1().Services(namespace).Create(context.Background(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: naming.ServiceRW(c.name)},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "postgresql", Port: 5432}}},
+	}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// psql runs SQL as the superuser.
+func (in *instance) psql(sql string) string {
+	GinkgoHelper()
+	cmd := exec.Command("/usr/lib/postgresql/15/bin/psql", "-h", filepath.Join(in.dir, "run"), "-p", strconv.Itoa(portPG), "-U", naming.RoleSuperuser,
+		"-d", "postgres", "-XAtqc", sql)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(in.c.uid), Gid: uint32(in.c.gid)}}
+	out, err := cmd.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(out))
+	return strings.TrimSpace(string(out))
 }
 
 // address of an instance. Two runs on one machine do not share any.

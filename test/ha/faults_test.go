@@ -3,6 +3,8 @@ package ha
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -194,6 +196,77 @@ var _ = Describe("a cluster of three", func() {
 		Expect(reply.Error).To(BeEmpty())
 		Eventually(target, 20*time.Second, 50*time.Millisecond).Should(Equal(to))
 		Expect(c.settle().name).To(Equal(to))
+
+		By("deleting the Service, and making it again without a selector as the operator does")
+		services := client.CoreV1().Services(namespace)
+		Expect(services.Delete(context.Background(), naming.ServiceRW(c.name), metav1.DeleteOptions{})).To(Succeed())
+		c.newService()
+		Eventually(target, 20*time.Second, 50*time.Millisecond).Should(Equal(to))
+	})
+
+	It("takes back what ALTER SYSTEM set of its own settings, before commits are lost by it", func() {
+		c := newCluster(3, nil)
+		p := c.settle()
+		names := p.psql("SHOW synchronous_standby_names")
+		Expect(names).To(ContainSubstring("ANY 1"))
+		p.psql("ALTER SYSTEM SET synchronous_standby_names = ''")
+		p.psql("ALTER SYSTEM SET shared_buffers = '900GB'")
+		p.psql("SELECT pg_reload_conf()")
+		Eventually(func() string { return p.psql("SHOW synchronous_standby_names") }, 20*time.Second, 100*time.Millisecond).Should(Equal(names))
+		auto, err := os.ReadFile(filepath.Join(p.dir, "data", "current", "postgresql.auto.conf"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(auto)).NotTo(ContainSubstring("900GB"), "it would not start again with that")
+		c.settle()
+	})
+
+	It("goes on when a parameter keeps every new session out, and says which", func() {
+		c := newCluster(2, nil)
+		p := c.settle()
+		w, check := c.write()
+		acked(w)
+		c.config.Parameters["session_preload_libraries"] = "nosuchlibrary"
+		c.writeConfig()
+		Eventually(func() (string, error) {
+			s, err := p.status()
+			if err != nil || s.ConfigError == nil {
+				return "", err
+			}
+			return s.ConfigError.Parameter, nil
+		}, 20*time.Second, 100*time.Millisecond).Should(Equal("session_preload_libraries"))
+		Eventually(func() string { return p.psql("SHOW session_preload_libraries") }, 20*time.Second, 100*time.Millisecond).Should(BeEmpty())
+		acked(w)
+		delete(c.config.Parameters, "session_preload_libraries")
+		c.writeConfig()
+		Eventually(func() (bool, error) {
+			s, err := p.status()
+			return s.ConfigError == nil, err
+		}, 20*time.Second, 100*time.Millisecond).Should(BeTrue())
+		c.settle()
+		check()
+	})
+
+	It("starts a standby with the configuration that worked when the new one keeps it from starting", func() {
+		c := newCluster(2, nil)
+		p := c.settle()
+		standby := c.instances[0]
+		if standby == p {
+			standby = c.instances[1]
+		}
+		c.config.Parameters["shared_preload_libraries"] = "nosuchlibrary"
+		c.writeConfig()
+		Eventually(func() (int, error) {
+			s, err := standby.status()
+			return len(s.PendingRestart), err
+		}, 20*time.Second, 100*time.Millisecond).Should(BeNumerically(">", 0))
+		Expect(c.api.Restart(context.Background(), standby.member().Target(), instanceapi.RestartRequest{Reason: "test"})).To(Succeed())
+		Eventually(func() (string, error) {
+			s, err := standby.status()
+			if err != nil || s.ConfigError == nil {
+				return "", err
+			}
+			return s.ConfigError.Message, nil
+		}, 30*time.Second, 100*time.Millisecond).Should(ContainSubstring("nosuchlibrary"))
+		Expect(c.settle()).To(BeIdenticalTo(p), "the primary was not touched, and the standby streams again")
 	})
 })
 

@@ -125,7 +125,29 @@ func (p *Postgres) Settled(ctx context.Context) error {
 		!meta.IsStatusConditionTrue(status.Conditions, databasesv1.ConditionFailoverReady) {
 		return errors.New("not ready for a failover: " + conditions(cluster))
 	}
-	return p.PodsSettled(ctx, int(wanted))
+	if err := p.PodsSettled(ctx, int(wanted)); err != nil {
+		return err
+	}
+	return p.fresh(ctx, cluster)
+}
+
+// fresh fails when the status is older than the record of leadership, as it is while the operator is away or cut off; and unless a failover
+// could lead to any standby.
+func (p *Postgres) fresh(ctx context.Context, cluster *databasesv1.PostgreSQLCluster) error {
+	record, err := p.Record(ctx)
+	if err != nil {
+		return err
+	}
+	if cluster.Status.Term != record.Term || cluster.Status.Primary != record.Holder {
+		return fmt.Errorf("the status tells of term %d with %s, leadership is in term %d with %s",
+			cluster.Status.Term, cluster.Status.Primary, record.Term, record.Holder)
+	}
+	standbys := int(cluster.Spec.Replicas) - 1
+	if cluster.Spec.Replication.Durability != databasesv1.DurabilityAsynchronous && standbys > 0 &&
+		(len(record.Quorums) != 1 || len(record.Quorums[0].Standbys) != standbys) {
+		return fmt.Errorf("the recorded quorums are %v, want one of all %d standbys", record.Quorums, standbys)
+	}
+	return nil
 }
 
 // PodsSettled fails unless that many pods are ready and one of them leads. It does not take the operator's word for it.
