@@ -82,7 +82,7 @@ var _ = BeforeSuite(func() {
 			OperatorImage: "example.com/kumki:test", OperatorNamespace: "kumki",
 			PostgreSQLImages: map[int]string{15: "postgres:15", 17: "postgres:17"},
 		},
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: kube.NewWriter(mgr.GetClient(), mgr.GetAPIReader()),
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: kube.NewWriter(mgr.GetClient(), mgr.GetAPIReader(), clock.Now),
 		Instances: pods, Recorder: mgr.GetEventRecorder("kumki"), Now: clock.Now,
 	}
 	Expect(reconciler.SetupWithManager(mgr, 4)).To(Succeed())

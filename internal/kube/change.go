@@ -52,7 +52,7 @@ func (w *Writer) DeleteNow(ctx context.Context, seen *corev1.Pod) error {
 
 // MarkPod sets labels and annotations of a pod, unless it has them. Nothing else of the pod is touched.
 func (w *Writer) MarkPod(ctx context.Context, seen *corev1.Pod, labels, annotations map[string]string) (bool, error) {
-	if hasAll(seen.Labels, labels) && hasAll(seen.Annotations, annotations) || w.behind(seen) {
+	if hasAll(seen.Labels, labels) && hasAll(seen.Annotations, annotations) || w.awaited(seen) {
 		return false, nil
 	}
 	patch := map[string]any{"metadata": map[string]any{

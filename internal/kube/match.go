@@ -14,8 +14,9 @@ import (
 	"github.com/kumki-dev/kumki/internal/naming"
 )
 
-// annotationApplied on an applied object is the hash of what was applied. It tells, also to the next operator process, that
-// nothing has to be dropped from the live object; whether something is missing there is compared field by field.
+// annotationApplied on an applied object is the hash of what was applied, but for what is secret: whoever may see the annotation could
+// try passwords against it. It tells, also to the next operator process, that nothing has to be dropped from the live object; whether
+// something is missing there, or differs, is compared field by field.
 const annotationApplied = naming.Group + "/applied-hash"
 
 // mergeLists are lists that server-side apply merges by a key, so others may add elements:
@@ -42,6 +43,26 @@ func strip(u *unstructured.Unstructured) {
 	for _, field := range []string{"creationTimestamp", "resourceVersion", "generation", "managedFields", "selfLink", "deletionTimestamp"} {
 		unstructured.RemoveNestedField(u.Object, "metadata", field)
 	}
+}
+
+// withoutSecrets is the content of an object with the keys of a Secret, and not their values.
+func withoutSecrets(u *unstructured.Unstructured) map[string]any {
+	if u.GetKind() != "Secret" {
+		return u.Object
+	}
+	public := maps.Clone(u.Object)
+	for _, field := range []string{"data", "stringData"} {
+		values, _ := u.Object[field].(map[string]any)
+		if values == nil {
+			continue
+		}
+		keys := map[string]any{}
+		for key := range values {
+			keys[key] = true
+		}
+		public[field] = keys
+	}
+	return public
 }
 
 func hashOf(content map[string]any) (string, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -50,6 +51,7 @@ func (e *ForeignError) Error() string {
 type Writer struct {
 	client client.Client // reads come from its cache
 	live   client.Reader // reads come from the API server
+	now    func() time.Time
 
 	mu   sync.Mutex
 	memo map[memoKey]memo
@@ -66,25 +68,33 @@ type memo struct {
 	cluster string
 	uid     types.UID
 	version string
-	hash    string
+	// hash of the whole content, what is secret in it too; it never leaves the process.
+	hash string
+	// at is when the API server was last known to have that version.
+	at time.Time
 }
 
-// NewWriter returns a Writer that reads from the cache of c, and from live what the cache does not hold.
-func NewWriter(c client.Client, live client.Reader) *Writer {
-	return &Writer{client: c, live: live, memo: map[memoKey]memo{}}
+// lagLimit is how long a cache may be behind our own write before the API server is asked. An object that is older there too was not
+// delayed but taken back: etcd was restored from a backup, and versions begin again from there.
+const lagLimit = time.Minute
+
+// NewWriter returns a Writer that reads from the cache of c, and from live what the cache does not hold. now is the clock by which a cache
+// that lags behind is told from one that stands still.
+func NewWriter(c client.Client, live client.Reader, now func() time.Time) *Writer {
+	return &Writer{client: c, live: live, now: now, memo: map[memoKey]memo{}}
 }
 
 // Apply makes the live object have every field of the desired one, and drops fields that an earlier Apply set and this one
 // does not. Fields of other managers survive. Nothing is sent when nothing would change. It returns a *ForeignError when the
 // object exists and is not of the same cluster.
 func (w *Writer) Apply(ctx context.Context, desired client.Object) (Result, error) {
-	want, kind, err := w.prepare(desired)
+	want, hash, err := w.prepare(desired)
 	if err != nil {
 		return "", err
 	}
-	hash := want.GetAnnotations()[annotationApplied]
+	kind := want.GetKind()
 	key := memoKey{kind: kind, name: client.ObjectKeyFromObject(desired)}
-	have, err := w.observe(ctx, desired)
+	have, err := w.observe(ctx, key, desired)
 	if err != nil {
 		return "", fmt.Errorf("read %s %s: %w", kind, key.name, err)
 	}
@@ -140,7 +150,8 @@ func (w *Writer) Forget(cluster types.NamespacedName) {
 	})
 }
 
-// prepare turns an object into what is sent: without status and server-made fields, with the hash of itself as annotation.
+// prepare turns an object into what is sent: without status and server-made fields, with the hash of itself as annotation. It returns the
+// hash of the whole content too, which differs from the annotation for what holds secrets.
 func (w *Writer) prepare(desired client.Object) (*unstructured.Unstructured, string, error) {
 	gvk, err := apiutil.GVKForObject(desired, w.client.Scheme())
 	if err != nil {
@@ -157,13 +168,17 @@ func (w *Writer) prepare(desired client.Object) (*unstructured.Unstructured, str
 	if err != nil {
 		return nil, "", fmt.Errorf("apply %s %s: %w", gvk.Kind, desired.GetName(), err)
 	}
+	public, err := hashOf(withoutSecrets(u))
+	if err != nil {
+		return nil, "", fmt.Errorf("apply %s %s: %w", gvk.Kind, desired.GetName(), err)
+	}
 	annotations := u.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[annotationApplied] = hash
+	annotations[annotationApplied] = public
 	u.SetAnnotations(annotations)
-	return u, gvk.Kind, nil
+	return u, hash, nil
 }
 
 // Get reads an object into obj: from the cache, unless the cache does not have it or is behind our own last write; then from the
@@ -183,17 +198,21 @@ func (w *Writer) Get(ctx context.Context, key client.ObjectKey, obj client.Objec
 	if err := w.live.Get(ctx, key, obj); err != nil {
 		return fmt.Errorf("read %s %s: %w", gvk.Kind, key, err)
 	}
+	w.confirm(memoKey{kind: gvk.Kind, name: key}, obj)
 	return nil
 }
 
 // observe returns the live object, nil when there is none. What the cache does not have is asked of the API server, because
-// the caches hold labelled objects only: an object of that name may be there and be somebody else's.
-func (w *Writer) observe(ctx context.Context, desired client.Object) (*unstructured.Unstructured, error) {
+// the caches hold labelled objects only: an object of that name may be there and be somebody else's. Nor is a cache believed that is
+// behind our own write for longer than lagLimit.
+func (w *Writer) observe(ctx context.Context, key memoKey, desired client.Object) (*unstructured.Unstructured, error) {
 	have := desired.DeepCopyObject().(client.Object)
-	key := client.ObjectKeyFromObject(desired)
-	err := w.client.Get(ctx, key, have)
-	if apierrors.IsNotFound(err) {
-		err = w.live.Get(ctx, key, have)
+	err := w.client.Get(ctx, key.name, have)
+	if apierrors.IsNotFound(err) || (err == nil && w.overdue(key, have)) {
+		have = desired.DeepCopyObject().(client.Object)
+		if err = w.live.Get(ctx, key.name, have); err == nil {
+			w.confirm(key, have)
+		}
 	}
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -223,7 +242,9 @@ func (w *Writer) settled(key memoKey, have *unstructured.Unstructured, hash stri
 func (w *Writer) remember(key memoKey, have *unstructured.Unstructured, hash string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.memo[key] = memo{cluster: have.GetLabels()[naming.LabelCluster], uid: have.GetUID(), version: have.GetResourceVersion(), hash: hash}
+	w.memo[key] = memo{
+		cluster: have.GetLabels()[naming.LabelCluster], uid: have.GetUID(), version: have.GetResourceVersion(), hash: hash, at: w.now(),
+	}
 }
 
 // behind says that an object is older than what our own last write of it left.
@@ -233,9 +254,46 @@ func (w *Writer) behind(have client.Object) bool {
 		return false
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	m, known := w.memo[memoKey{kind: gvk.Kind, name: client.ObjectKeyFromObject(have)}]
-	w.mu.Unlock()
-	if !known || m.uid != have.GetUID() {
+	return known && m.newerThan(have)
+}
+
+// awaited says that an object from the cache is older than what our own last write left, and that it may still catch up.
+func (w *Writer) awaited(have client.Object) bool {
+	gvk, err := apiutil.GVKForObject(have, w.client.Scheme())
+	if err != nil {
+		return false
+	}
+	return w.behind(have) && !w.overdue(memoKey{kind: gvk.Kind, name: client.ObjectKeyFromObject(have)}, have)
+}
+
+// overdue says that an object from the cache is older than what our own last write left, and has been for too long.
+func (w *Writer) overdue(key memoKey, have client.Object) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m, known := w.memo[key]
+	return known && m.newerThan(have) && w.now().Sub(m.at) >= lagLimit
+}
+
+// confirm compares what is remembered with what the API server says: of a version that it does not have any more nothing is remembered.
+func (w *Writer) confirm(key memoKey, live client.Object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m, known := w.memo[key]
+	switch {
+	case !known:
+	case m.newerThan(live):
+		delete(w.memo, key)
+	default:
+		m.at = w.now()
+		w.memo[key] = m
+	}
+}
+
+// newerThan says that the write left a newer version of the same object.
+func (m memo) newerThan(have client.Object) bool {
+	if m.uid != have.GetUID() {
 		return false
 	}
 	order, err := resourceversion.CompareResourceVersion(have.GetResourceVersion(), m.version)
@@ -255,7 +313,7 @@ func (w *Writer) rememberWrite(have client.Object) {
 	if gvk.GroupKind() == apiv1.GroupVersion.WithKind("PostgreSQLCluster").GroupKind() {
 		cluster = have.GetName()
 	}
-	w.memo[key] = memo{cluster: cluster, uid: have.GetUID(), version: have.GetResourceVersion()}
+	w.memo[key] = memo{cluster: cluster, uid: have.GetUID(), version: have.GetResourceVersion(), at: w.now()}
 }
 
 // foreign says why an existing object must not be taken over, "" when it may.

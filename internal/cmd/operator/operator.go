@@ -93,7 +93,7 @@ func run(ctx context.Context, o options) error {
 	}
 	reconciler := &controllers.ClusterReconciler{
 		Settings: settings, Client: mgr.GetClient(), Live: mgr.GetAPIReader(),
-		Writer:    kube.NewWriter(mgr.GetClient(), mgr.GetAPIReader()),
+		Writer:    kube.NewWriter(mgr.GetClient(), mgr.GetAPIReader(), time.Now),
 		Instances: &controllers.MutualTLS{},
 		Recorder:  mgr.GetEventRecorder("kumki"),
 		Now:       time.Now,
