@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -170,6 +171,42 @@ func TestSwitchover(t *testing.T) {
 	})
 	if d := Decide(steady(3, to("pg-7"))); d.Action.Done {
 		t.Error("a refused switchover is called done")
+	}
+}
+
+// A switchover that waits keeps all other planned work waiting, so it does not wait for what only that work can mend.
+func TestSwitchoverDoesNotWaitForARepair(t *testing.T) {
+	to := func(name string) func(*View) { return annotated(naming.AnnotationSwitchover, name) }
+	cannot := func(i *Instance) { unready(i); i.Pod.Running, i.Pod.Waiting, i.Status = false, "ImagePullBackOff", nil }
+	lately := func(d time.Duration) func(*View) {
+		return func(v *View) {
+			v.Cluster.Status.Conditions = []metav1.Condition{{
+				Type: apiv1.ConditionReady, Status: metav1.ConditionFalse, Reason: apiv1.ReasonNoPrimary, LastTransitionTime: metav1.NewTime(noon.Add(-d)),
+			}}
+		}
+	}
+	broken := []string{apiv1.ReasonInstancesNotReady}
+	checkDecisions(t, []decisionCase{
+		{"the image cannot be pulled", steady(3, to("pg-2"), with(2, cannot)), decision{action: "SettleSwitchover  -> pg-2"}},
+		{"the image was corrected", steady(3, to("pg-2"), with(2, cannot), outdated(2)), decision{action: "SettleSwitchover  -> pg-2"}},
+		{"outdated and not ready", steady(3, to("pg-2"), with(2, unready), outdated(2)), decision{action: "SettleSwitchover  -> pg-2"}},
+		{"outdated and well", steady(3, to("pg-2"), outdated(2)), decision{action: "Handover pg-0 -> pg-2", progress: apiv1.ReasonSwitchover}},
+		{"not ready for long", steady(3, to("pg-2"), with(2, unreadyForLong)), decision{action: "SettleSwitchover  -> pg-2", troubles: broken}},
+		{"behind for long", steady(3, to("pg-2"), behind("pg-2", 1<<30), with(2, unwellFor(patience))),
+			decision{action: "SettleSwitchover  -> pg-2", troubles: []string{apiv1.ReasonStandbyNotStreaming}}},
+		{"no pod for long", steady(3, to("pg-2"), with(2, noPod), with(2, unwellFor(patience))), decision{action: "SettleSwitchover  -> pg-2"}},
+		{"starts", steady(3, to("pg-2"), with(2, cannot), with(2, func(i *Instance) { i.Pod.Waiting = "PodInitializing" })), decision{progress: apiv1.ReasonSwitchover}},
+		{"no pod for a moment", steady(3, to("pg-2"), with(2, noPod), with(2, unwellFor(time.Second))), decision{progress: apiv1.ReasonSwitchover}},
+		{"any, and none ever can", steady(3, to("any"), with(1, cannot), outdated(1), with(2, unreadyForLong)),
+			decision{action: "SettleSwitchover  -> any", troubles: broken}},
+		{"any, and one still may", steady(3, to("any"), with(1, cannot), outdated(1), with(2, unready)), decision{progress: apiv1.ReasonSwitchover}},
+		{"no primary, and a pod to replace for one", steady(3, to("pg-2"), nobodyLeads, with(1, cannot), outdated(1)), decision{action: "SettleSwitchover  -> pg-2"}},
+		{"no primary for long", steady(3, to("pg-2"), nobodyLeads, lately(patience)), decision{action: "SettleSwitchover  -> pg-2"}},
+		{"no primary lately", steady(3, to("pg-2"), nobodyLeads, lately(patience-time.Second)), decision{progress: apiv1.ReasonSwitchover}},
+		{"then the repair goes on", steady(3, with(2, cannot), outdated(2)), decision{action: "DeletePod pg-2", progress: apiv1.ReasonRollingUpdate}},
+	})
+	if d := Decide(steady(3, to("pg-2"), with(2, cannot))); d.Action.Done || !strings.Contains(d.Action.Why, "ImagePullBackOff") {
+		t.Errorf("the refusal does not say why: %+v", d.Action)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 // patience is how long an instance may take to become healthy again before people are told.
 const patience = 5 * time.Minute
 
-// hopeless are reasons of a waiting container that do not go away by waiting.
-var hopeless = []string{
+// stuck are reasons of a waiting container that do not go away by waiting.
+var stuck = []string{
 	"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "CrashLoopBackOff",
 	"CreateContainerConfigError", "CreateContainerError", "RunContainerError",
 }
@@ -87,7 +87,7 @@ func (v View) useless(i *Instance) bool {
 
 // halted says that planned work has stopped because of an instance, nil while it may still come up.
 func (v View) halted(i *Instance, why string) *Finding {
-	if i.Pod == nil || i.Pod.Terminating || (!slices.Contains(hopeless, i.Pod.Waiting) && v.unwellFor(i) < patience) {
+	if i.Pod == nil || i.Pod.Terminating || (!slices.Contains(stuck, i.Pod.Waiting) && v.unwellFor(i) < patience) {
 		return nil
 	}
 	return &Finding{apiv1.ReasonRolloutHalted, fmt.Sprintf("the change stopped at %s: %s; correct the cluster's spec, or the instance, and it goes on", i.Name, why)}
