@@ -36,7 +36,7 @@ func (p *pass) configure(ctx context.Context) error {
 	p.facts.Refused = refused
 	p.input = desired.Input{
 		Cluster: p.cluster, OperatorImage: p.r.OperatorImage, PostgreSQLImage: engine.Image, MajorVersion: engine.Major,
-		SystemIdentifier: plan.SystemIdentifier(p.view), OpenShift: p.r.OpenShift, OperatorNamespace: p.r.OperatorNamespace,
+		SystemIdentifier: plan.SystemIdentifier(p.view), NoBootstrap: len(plan.EarlierData(p.view)) > 0, OpenShift: p.r.OpenShift, OperatorNamespace: p.r.OperatorNamespace,
 		Primary: plan.Leader(p.view), StandbyReady: plan.StandbyReady(p.view),
 		Parameters: config.Parameters, HBA: config.HBA,
 		AppPassword:       p.password(naming.SecretApp(p.cluster.Name)),

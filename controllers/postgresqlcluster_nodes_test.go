@@ -136,4 +136,28 @@ var _ = Describe("Deletion", func() {
 		Expect(s.get(ctx).Status.SystemIdentifier).To(Equal(before))
 		Expect(s.get(ctx).Status.Term).To(BeNumerically(">", 1))
 	}, SpecTimeout(3*time.Minute))
+
+	It("leaves volumes beside which no new database is made, also when nothing else tells of them", func(ctx SpecContext) {
+		s := created(ctx, nil)
+		Expect(people.Delete(ctx, s.get(ctx))).To(Succeed())
+		Eventually(func() error {
+			return people.Get(ctx, s.NamespacedName, &apiv1.PostgreSQLCluster{})
+		}).ShouldNot(Succeed())
+		s.world.change(func(w *world) { w.silent = true }) // the pods that have the data take long to come up
+		s.world.collect(ctx)
+		Expect(people.Delete(ctx, object(ctx, s, naming.Lease(s.Name), lease()))).To(Succeed())
+		first := object(ctx, s, "data-pg-0", &corev1.PersistentVolumeClaim{})
+		first.Finalizers = nil
+		Expect(people.Update(ctx, first)).To(Succeed())
+		Expect(people.Delete(ctx, first)).To(Succeed())
+
+		kept := object(ctx, s, "data-pg-2", &corev1.PersistentVolumeClaim{})
+		Eventually(func() int64 { return time.Now().Unix() }).Should(BeNumerically(">", kept.CreationTimestamp.Unix()))
+		Expect(people.Create(ctx, &apiv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}})).To(Succeed())
+		message := s.condition(ctx, apiv1.ConditionReady, metav1.ConditionFalse, apiv1.ReasonEarlierData)
+		Expect(message).To(ContainSubstring("data-pg-1"))
+		Expect(message).NotTo(ContainSubstring("data-pg-0"), "it is the new cluster's own")
+		config := object(ctx, s, naming.ConfigMap(s.Name), &corev1.ConfigMap{}).Data[naming.KeyConfig]
+		Expect(config).To(ContainSubstring(`"noBootstrap": true`))
+	}, SpecTimeout(3*time.Minute))
 })

@@ -121,7 +121,11 @@ func (p *pass) observePods(ctx context.Context) error {
 	if err := p.r.Client.List(ctx, pods, mine...); err != nil {
 		return fmt.Errorf("list pods: %w", err)
 	}
-	if err := p.r.Client.List(ctx, claims, mine...); err != nil {
+	volumes := client.Reader(p.r.Client)
+	if p.cluster.Status.SystemIdentifier == "" {
+		volumes = p.r.Live // whether a new database may be made depends on them: a cache that lags behind must not hide one
+	}
+	if err := volumes.List(ctx, claims, mine...); err != nil {
 		return fmt.Errorf("list volume claims: %w", err)
 	}
 	p.seen.pods = map[string]*corev1.Pod{}

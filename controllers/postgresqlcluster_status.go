@@ -80,7 +80,7 @@ func (p *pass) finalize(ctx context.Context) (ctrl.Result, error) {
 	}
 	keep := p.cluster.Spec.Storage.ReclaimPolicy != apiv1.ReclaimDelete
 	age := p.r.Now().Sub(p.cluster.DeletionTimestamp.Time).Seconds()
-	if keep && age < finalizeWithin && p.seen.config != nil && p.view.Config != nil && p.view.Set != nil {
+	if keep && age < finalizeWithin && p.seen.config != nil && p.view.Config != nil {
 		stopped, err := p.stop(ctx)
 		if err != nil {
 			logf.FromContext(ctx).Info("the shutdown of the deleted cluster cannot be asked for", "error", err.Error())

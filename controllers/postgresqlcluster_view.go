@@ -158,6 +158,7 @@ func claimOf(cluster, name string) (ordinal int, volume string, ok bool) {
 func (p *pass) viewClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, volume string) plan.Claim {
 	out := plan.Claim{
 		Name: claim.Name, UID: string(claim.UID), Volume: volume, Terminating: !claim.DeletionTimestamp.IsZero(),
+		Created:   claim.CreationTimestamp.Time,
 		Requested: *claim.Spec.Resources.Requests.Storage(), Capacity: *claim.Status.Capacity.Storage(),
 	}
 	size := p.cluster.Spec.Storage.Size

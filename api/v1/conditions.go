@@ -40,6 +40,7 @@ const (
 	ReasonRolloutHalted       = "RolloutHalted"
 	ReasonVolumeNotGrown      = "VolumeNotGrown"
 	ReasonBootstrapFailed     = "BootstrapFailed"
+	ReasonEarlierData         = "VolumesOfEarlierCluster"
 	ReasonValid               = "Valid"
 	ReasonParameterOwned      = "ParameterOwnedByOperator"
 	ReasonParameterRejected   = "ParameterRejectedByPostgreSQL"

@@ -28,6 +28,7 @@ func Config(in Input) instanceapi.Config {
 		Cluster:             in.Cluster.Name,
 		Namespace:           in.Cluster.Namespace,
 		SystemIdentifier:    in.SystemIdentifier,
+		NoBootstrap:         in.NoBootstrap,
 		MajorVersion:        in.MajorVersion,
 		Members:             members(in),
 		Parameters:          copyOf(in.Parameters),

@@ -30,6 +30,8 @@ type Input struct {
 	MajorVersion int
 	// SystemIdentifier as the status has it; from then on no instance makes a new database.
 	SystemIdentifier string
+	// NoBootstrap: no instance makes a new database although there is no system identifier.
+	NoBootstrap bool
 
 	// OpenShift leaves user and groups of the pods to the platform.
 	OpenShift bool

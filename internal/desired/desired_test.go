@@ -262,6 +262,21 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
+// What the instances may do about a missing database is told to them, and does not replace pods.
+func TestNoBootstrap(t *testing.T) {
+	in := smallest()
+	if strings.Contains(string(ConfigText(in)), "noBootstrap") {
+		t.Error("a new cluster may have no database")
+	}
+	in.NoBootstrap = true
+	if !Config(in).NoBootstrap {
+		t.Error("instances may make a new database beside an earlier one")
+	}
+	if TemplateHash(in) != TemplateHash(smallest()) {
+		t.Error("it replaces pods")
+	}
+}
+
 func TestReadsFallBackToThePrimary(t *testing.T) {
 	in := smallest()
 	if got := reads(in)[naming.LabelRole]; got != naming.ValueStandby {

@@ -84,7 +84,7 @@ func (c *config) election(o *Options) election.Config {
 	}
 	return election.Config{
 		Self: o.Pod, SelfUID: o.PodUID, Members: members, Durability: election.Durability(c.Durability),
-		Num: c.SynchronousStandbys, MaxLag: c.MaxLagForPromotion, Bootstrap: c.SystemIdentifier == "", Suspended: c.Suspend, Timing: o.Timing,
+		Num: c.SynchronousStandbys, MaxLag: c.MaxLagForPromotion, Bootstrap: c.SystemIdentifier == "" && !c.NoBootstrap, Suspended: c.Suspend, Timing: o.Timing,
 	}
 }
 

@@ -21,6 +21,8 @@ type Config struct {
 	Namespace string `json:"namespace"`
 	// SystemIdentifier is set as soon as the status has it; from then on nobody runs initdb.
 	SystemIdentifier string `json:"systemIdentifier,omitempty"`
+	// NoBootstrap: nobody runs initdb although no system identifier is known, because data of an earlier cluster may be on a volume.
+	NoBootstrap bool `json:"noBootstrap,omitempty"`
 	// MajorVersion of PostgreSQL, for example 17.
 	MajorVersion int `json:"majorVersion"`
 	// Members are all instances of the cluster, by ordinal.

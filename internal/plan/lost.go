@@ -69,6 +69,9 @@ func findTroubles(v View, d Decision) []Finding {
 		return nil
 	}
 	var out []Finding
+	if f := earlierData(v); f != nil {
+		out = append(out, *f)
+	}
 	for _, i := range v.wanted(d.Members) {
 		if f := trouble(v, i); f != nil {
 			out = append(out, *f)

@@ -218,6 +218,9 @@ func readyCondition(v View, d Decision, f Facts) metav1.Condition {
 				return no(apiv1.ReasonBootstrapFailed, s.Message)
 			}
 		}
+		if f := earlierData(v); f != nil {
+			return no(f.Reason, f.Message)
+		}
 		return no(apiv1.ReasonNoPrimary, "no instance accepts writes")
 	}
 	var waiting []string

@@ -95,6 +95,8 @@ type Claim struct {
 	// Volume is naming.VolumeData or naming.VolumeWAL.
 	Volume      string
 	Terminating bool
+	// Created is when it was made, to the second.
+	Created time.Time
 	// Requested is what was asked for, Capacity what there is.
 	Requested, Capacity resource.Quantity
 	// Fixed: its class does not let it grow.
