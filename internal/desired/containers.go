@@ -61,7 +61,6 @@ func databaseContainer(in Input) corev1.Container {
 			fieldEnv("POD_NAME", "metadata.name"),
 			fieldEnv("POD_UID", "metadata.uid"),
 			fieldEnv("POD_NAMESPACE", "metadata.namespace"),
-			fieldEnv("NODE_NAME", "spec.nodeName"),
 			{Name: "CLUSTER_NAME", Value: in.Cluster.Name},
 		},
 		Ports: []corev1.ContainerPort{
@@ -72,11 +71,21 @@ func databaseContainer(in Input) corev1.Container {
 		Resources:       resources(in),
 		SecurityContext: containerSecurity(),
 		VolumeMounts:    mounts(in),
-		// Crash recovery and a clone may take hours; the other two probes begin after it.
-		StartupProbe:   probe("/startupz", corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 2, FailureThreshold: 24 * 3600}),
-		LivenessProbe:  livenessProbe(),
-		ReadinessProbe: probe("/readyz", corev1.Probe{PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 2}),
+		StartupProbe:    startupProbe(),
+		LivenessProbe:   livenessProbe(),
+		ReadinessProbe:  probe("/readyz", corev1.Probe{PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 2}),
 	}
+}
+
+// startupProbe succeeds once the instance manager's loop runs; the other two probes begin then. PostgreSQL is started by that loop, so
+// crash recovery and clones, which may take hours, come after it. What comes before is short, but for an earlier pod of the same name that
+// still uses the volume: it has terminationGrace to end. A manager that is not under way in twice that time is started anew, at once: nothing
+// of PostgreSQL runs yet.
+func startupProbe() *corev1.Probe {
+	grace := int64(1)
+	return probe("/startupz", corev1.Probe{
+		PeriodSeconds: 1, TimeoutSeconds: 2, FailureThreshold: int32(2 * terminationGrace), TerminationGracePeriodSeconds: &grace,
+	})
 }
 
 // livenessProbe is the second watchdog: a manager that does not answer cannot fence itself, so the kubelet kills the container,

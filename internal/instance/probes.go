@@ -18,9 +18,16 @@ import (
 )
 
 // beat tells that the loop is alive.
-type beat struct{ at atomic.Int64 }
+type beat struct {
+	at    atomic.Int64
+	begun atomic.Bool
+}
 
-func (b *beat) touch(now time.Duration) { b.at.Store(int64(now)) }
+// touch is a beat of the loop.
+func (b *beat) touch(now time.Duration) {
+	b.at.Store(int64(now))
+	b.begun.Store(true)
+}
 
 // wedgedAfter: a loop that did not beat for so long is wedged, and the kubelet shall restart the container.
 const wedgedAfter = 15 * time.Second
@@ -28,20 +35,8 @@ const wedgedAfter = 15 * time.Second
 // serveProbes serves probes and metrics by plain HTTP. The liveness probe is the second watchdog: a stopped process does not answer it,
 // and a wedged loop answers with an error. It says nothing of PostgreSQL: a restart of the container does not repair that.
 func (m *Manager) serveProbes(ctx context.Context) {
-	m.beat.touch(pgproc.Clock())
-	mux := http.NewServeMux()
-	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
-		quiet := pgproc.Clock() - time.Duration(m.beat.at.Load())
-		answer(w, quiet < wedgedAfter, fmt.Sprintf("the loop of the instance manager has stood still for %.0f s", quiet.Seconds()))
-	})
-	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
-		_, ready, why := m.report.get()
-		answer(w, ready, why)
-	})
-	mux.HandleFunc("/startupz", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, "") })
-	mux.Handle("/metrics", promhttp.HandlerFor(m.metrics.registry, promhttp.HandlerOpts{}))
 	server := &http.Server{
-		Addr: net.JoinHostPort(m.opt.Bind, strconv.Itoa(m.opt.PortProbe)), Handler: mux,
+		Addr: net.JoinHostPort(m.opt.Bind, strconv.Itoa(m.opt.PortProbe)), Handler: m.probes(),
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second,
 	}
 	go func() {
@@ -53,6 +48,26 @@ func (m *Manager) serveProbes(ctx context.Context) {
 			m.log.Error("probes cannot be served", "address", server.Addr, "error", err)
 		}
 	}()
+}
+
+// probes answers /livez, /readyz, /startupz and /metrics. The startup probe succeeds with the first beat of the loop: until then there is
+// nothing to be alive or ready, and the kubelet asks for neither.
+func (m *Manager) probes() http.Handler {
+	m.beat.at.Store(int64(pgproc.Clock())) // the loop has the time of a standstill to begin
+	mux := http.NewServeMux()
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
+		quiet := pgproc.Clock() - time.Duration(m.beat.at.Load())
+		answer(w, quiet < wedgedAfter, fmt.Sprintf("the loop of the instance manager has stood still for %.0f s", quiet.Seconds()))
+	})
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		_, ready, why := m.report.get()
+		answer(w, ready, why)
+	})
+	mux.HandleFunc("/startupz", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, m.beat.begun.Load(), "the loop of the instance manager has not begun: it waits for its configuration or its volume, see its log")
+	})
+	mux.Handle("/metrics", promhttp.HandlerFor(m.metrics.registry, promhttp.HandlerOpts{}))
+	return mux
 }
 
 func answer(w http.ResponseWriter, ok bool, why string) {
