@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"bytes"
 	"crypto/x509"
 	"fmt"
 	"slices"
@@ -209,19 +208,6 @@ func begin(c *x509.Certificate) time.Time { return c.NotBefore.Add(backdate) }
 // renewAt is two thirds into a certificate's life.
 func renewAt(c *x509.Certificate) time.Time {
 	return begin(c).Add(c.NotAfter.Sub(begin(c)) * 2 / 3)
-}
-
-// Equal says whether two Secrets' data are the same.
-func Equal(a, b map[string][]byte) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || !bytes.Equal(v, w) {
-			return false
-		}
-	}
-	return true
 }
 
 func peerSpec(r Request) spec {
