@@ -67,6 +67,18 @@ var _ = Describe("A change", func() {
 		Expect(s.world.did()).To(Equal([]string{"gone pg-2", "pod pg-2"}), "the others were never replaced")
 	}, SpecTimeout(3*time.Minute))
 
+	It("of the pod template is corrected although a switchover to the broken instance was asked for", func(ctx SpecContext) {
+		s := created(ctx, nil)
+		s.world.change(func(w *world) { w.brokenTemplate = "bad:1" })
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "bad:1", "17" })
+		s.condition(ctx, apiv1.ConditionDegraded, metav1.ConditionTrue, apiv1.ReasonRolloutHalted)
+		s.annotate(ctx, naming.AnnotationSwitchover, "pg-2")
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Image = "" })
+		s.settles(ctx)
+		Expect(s.get(ctx).Annotations).NotTo(HaveKey(naming.AnnotationSwitchover))
+		Expect(s.world.primary()).To(Equal("pg-0"), "the switchover was refused")
+	}, SpecTimeout(3*time.Minute))
+
 	It("of the restart annotation restarts every pod of a single instance too", func(ctx SpecContext) {
 		s := created(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Replicas = 1 })
 		s.world.did()
@@ -141,6 +153,35 @@ var _ = Describe("A cluster without a database yet", func() {
 		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "", "17" })
 		s.settles(ctx)
 		Expect(s.get(ctx).Status.MajorVersion).To(Equal("17"))
+	}, SpecTimeout(3*time.Minute))
+
+	It("hands a corrected initdb to the instances", func(ctx SpecContext) {
+		key := types.NamespacedName{Namespace: newNamespace(ctx), Name: "pg"}
+		s := subjectOf(key)
+		s.world.change(func(w *world) { w.silent = true }) // the bootstrap does not succeed
+		cluster := &apiv1.PostgreSQLCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		cluster.Spec.Bootstrap.InitDB = &apiv1.InitDBSpec{Owner: "shop", SQL: []string{"CREAT TABLE t ()"}}
+		Expect(people.Create(ctx, cluster)).To(Succeed())
+		config := func(g Gomega) string {
+			object := &corev1.ConfigMap{}
+			g.Expect(people.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: naming.ConfigMap(s.Name)}, object)).To(Succeed())
+			return object.Data[naming.KeyConfig]
+		}
+		Eventually(config).Should(ContainSubstring("CREAT TABLE"))
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) {
+			c.Spec.Bootstrap.InitDB.Owner, c.Spec.Bootstrap.InitDB.SQL = "sales", []string{"CREATE TABLE t ()"}
+		})
+		Eventually(config).Should(And(ContainSubstring("CREATE TABLE"), ContainSubstring(`"owner": "sales"`)))
+		Eventually(func() string {
+			return string(object(ctx, s, naming.SecretApp(s.Name), &corev1.Secret{}).Data["username"])
+		}).Should(Equal("sales"))
+		s.world.change(func(w *world) { w.silent = false })
+		s.settles(ctx)
+		Eventually(func() error {
+			c := s.get(ctx)
+			c.Spec.Bootstrap.InitDB.Owner = "other"
+			return people.Update(ctx, c)
+		}).Should(MatchError(ContainSubstring("bootstrap.initdb is read once")))
 	}, SpecTimeout(3*time.Minute))
 })
 

@@ -9,7 +9,6 @@ import (
 // PostgreSQLClusterSpec is what a user declares of a PostgreSQL cluster: one primary and its hot standbys.
 // +kubebuilder:validation:XValidation:rule="!has(self.replication) || !has(self.replication.synchronousStandbys) || self.replication.durability == 'Asynchronous' || self.replicas == 1 || self.replication.synchronousStandbys < self.replicas",message="replication.synchronousStandbys must be less than replicas: one instance is the primary; raise replicas or lower synchronousStandbys"
 // +kubebuilder:validation:XValidation:rule="!has(self.replication) || self.replication.durability != 'Required' || self.replicas > 1",message="replication.durability Required needs replicas of at least 2: with one instance every write would wait for ever; raise replicas or use Preferred"
-// +kubebuilder:validation:XValidation:rule="has(self.bootstrap) && has(self.bootstrap.initdb) ? has(oldSelf.bootstrap) && has(oldSelf.bootstrap.initdb) && self.bootstrap.initdb == oldSelf.bootstrap.initdb : !has(oldSelf.bootstrap) || !has(oldSelf.bootstrap.initdb)",message="bootstrap.initdb is read once, when the cluster is created, and cannot change: use SQL on the running database"
 type PostgreSQLClusterSpec struct {
 	// replicas is the number of instances: one primary, the rest hot standbys. Valid values: 1 to 32. Default: 3.
 	// +kubebuilder:default=3
@@ -57,7 +56,8 @@ type PostgreSQLClusterSpec struct {
 	// +optional
 	PostgreSQL PostgreSQLConfiguration `json:"postgresql,omitzero"`
 
-	// bootstrap says how the first instance's data comes to be. It is read once, when the cluster is created.
+	// bootstrap says how the first instance's data comes to be. It is read once, when the cluster is created; as long as there is no
+	// database (status.systemIdentifier) it can be corrected.
 	// +optional
 	Bootstrap BootstrapSpec `json:"bootstrap,omitzero"`
 
@@ -428,6 +428,7 @@ type NodeLostSpec struct {
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 45",message="metadata.name must have 45 characters or less: names of pods, Services and certificates are made from it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only lower-case letters, digits and '-': names of Services are made from it"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.systemIdentifier) || (has(self.spec.bootstrap) && has(self.spec.bootstrap.initdb) ? has(oldSelf.spec.bootstrap) && has(oldSelf.spec.bootstrap.initdb) && self.spec.bootstrap.initdb == oldSelf.spec.bootstrap.initdb : !has(oldSelf.spec.bootstrap) || !has(oldSelf.spec.bootstrap.initdb))",message="bootstrap.initdb is read once, when the cluster is created, and cannot change: use SQL on the running database"
 type PostgreSQLCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

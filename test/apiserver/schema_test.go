@@ -7,6 +7,7 @@ import (
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -201,6 +202,7 @@ func TestChanges(t *testing.T) {
 		if err := server.client.Create(t.Context(), u); err != nil {
 			t.Fatalf("%s: %v", c.before, err)
 		}
+		hasDatabase(t, u)
 		next := cluster(t, "changes", c.after)
 		next.SetResourceVersion(u.GetResourceVersion())
 		err := server.client.Update(t.Context(), next)
@@ -213,6 +215,44 @@ func TestChanges(t *testing.T) {
 		if err := server.client.Delete(t.Context(), u); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// hasDatabase makes a cluster have a database, as the operator's status tells it.
+func hasDatabase(t *testing.T, u *unstructured.Unstructured) {
+	t.Helper()
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"status": {"systemIdentifier": "7300000000000000001"}}`))
+	if err := server.client.Status().Patch(t.Context(), u, patch); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInitDBIsCorrectedBeforeThereIsADatabase: a mistake in it must not cost the cluster.
+func TestInitDBIsCorrectedBeforeThereIsADatabase(t *testing.T) {
+	u := create(t, "mistaken", "{bootstrap: {initdb: {sql: ['CREAT EXTENSION hstore']}}}")
+	change := func(spec string) error {
+		next := cluster(t, "mistaken", spec)
+		next.SetResourceVersion(u.GetResourceVersion())
+		err := server.client.Update(t.Context(), next)
+		if err == nil {
+			u = next
+		}
+		return err
+	}
+	phase := client.RawPatch(types.MergePatchType, []byte(`{"status": {"phase": "Creating"}}`))
+	if err := server.client.Status().Patch(t.Context(), u, phase); err != nil {
+		t.Fatal(err)
+	}
+	for _, spec := range []string{
+		"{bootstrap: {initdb: {sql: ['CREATE EXTENSION hstore']}}}", "{}", "{bootstrap: {initdb: {database: a}}}",
+	} {
+		if err := change(spec); err != nil {
+			t.Errorf("%s: %v", spec, err)
+		}
+	}
+	hasDatabase(t, u)
+	if err := change("{bootstrap: {initdb: {database: b}}}"); err == nil || !strings.Contains(err.Error(), "bootstrap.initdb is read once") {
+		t.Errorf("there is a database, and the error is %v", err)
 	}
 }
 
