@@ -45,6 +45,18 @@ func TestSimulationNotices(t *testing.T) {
 	}
 }
 
+// TestSimulationNoticesHaste: a quorum that PostgreSQL shows while its sessions do not wait yet must not count.
+func TestSimulationNoticesHaste(t *testing.T) {
+	t.Parallel()
+	for seed := uint64(1); seed <= 20000; seed++ {
+		if r := sim.Run(sim.Options{Seed: seed, Hasty: true}); r.Violation != nil {
+			t.Logf("seed %d: %v", seed, r.Violation)
+			return
+		}
+	}
+	t.Error("no violation")
+}
+
 // TestSealsAloneKeepCommits: even if no primary ever fenced itself, synchronous replication would lose no acknowledged commit,
 // since a primary whose standbys are sealed acknowledges nothing.
 func TestSealsAloneKeepCommits(t *testing.T) {

@@ -349,8 +349,24 @@ func (n *node) setSync(q election.Quorum) {
 		if w.now >= n.pg.settledAt {
 			n.pg.old = n.pg.sync
 		}
+		settle := w.between(0, 900*time.Millisecond)
 		n.pg.sync, n.pg.shown = q, q
-		n.pg.settledAt = w.now + w.between(0, 900*time.Millisecond)
+		if n.pg.old.PrimaryOnly() && !q.PrimaryOnly() {
+			// Sessions wait at all only when the checkpointer has told them to, which may be busy for long. The driver does not take the
+			// setting for being in force before.
+			if !w.net.calm && w.chance(0.2) {
+				settle = w.between(0, 30*time.Second)
+			}
+			if !w.hasty {
+				n.pg.shown = election.Quorum{Num: 1}
+				n.job(settle, func() {
+					if n.pg.gen == gen && n.pg.state == primary && n.pg.reload == reload {
+						n.pg.shown = q
+					}
+				})
+			}
+		}
+		n.pg.settledAt = w.now + settle
 		n.letGo()
 	})
 }

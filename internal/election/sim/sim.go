@@ -29,6 +29,8 @@ type Options struct {
 	// Unfenced: the core never fences itself. Synchronous replication must not lose anything even so, since seals stop a primary
 	// from acknowledging; that there are two primaries for a while is tolerated then.
 	Unfenced bool
+	// Hasty: the driver takes a quorum for being in force as soon as PostgreSQL shows it.
+	Hasty bool
 }
 
 // Result of a run.
@@ -64,6 +66,7 @@ type world struct {
 	make  NewMachine
 
 	unfenced bool
+	hasty    bool
 	trace    io.Writer
 
 	net   network
@@ -94,7 +97,7 @@ type network struct {
 
 func newWorld(o Options) *world {
 	w := &world{
-		rng: rand.New(rand.NewPCG(o.Seed, 0x6b756d6b69)), make: o.New, trace: o.Trace, unfenced: o.Unfenced, now: time.Second,
+		rng: rand.New(rand.NewPCG(o.Seed, 0x6b756d6b69)), make: o.New, trace: o.Trace, unfenced: o.Unfenced, hasty: o.Hasty, now: time.Second,
 		terms: map[int64]string{}, leaderNode: -1,
 	}
 	if w.make == nil {
