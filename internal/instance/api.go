@@ -118,16 +118,6 @@ func (m *Manager) Restart(ctx context.Context, r instanceapi.RestartRequest) err
 	})
 }
 
-// Stop shuts down for suspension; the configuration says the same, so this only makes it quicker.
-func (m *Manager) Stop(ctx context.Context) error {
-	return m.ask(ctx, func() error {
-		if !m.cfg.Suspend {
-			return errors.New("the configuration does not say suspend; set spec.suspend first")
-		}
-		return nil
-	})
-}
-
 // restartPostgres restarts PostgreSQL in place. A primary keeps leadership through it: the lease is renewed meanwhile.
 func (m *Manager) restartPostgres() {
 	m.restart = nil

@@ -16,8 +16,8 @@ import (
 	"github.com/kumki-dev/kumki/internal/pki"
 )
 
-// instance answers, and counts connections' requests.
-type instance struct{ stops atomic.Int32 }
+// instance answers, and counts requests to restart.
+type instance struct{ restarts atomic.Int32 }
 
 func (i *instance) Status(context.Context) instanceapi.Status {
 	return instanceapi.Status{Pod: "orders-0", State: instanceapi.StateRunning, Primary: true, Term: 7}
@@ -42,13 +42,12 @@ func (i *instance) Handover(_ context.Context, r instanceapi.HandoverRequest) in
 }
 
 func (i *instance) Restart(_ context.Context, r instanceapi.RestartRequest) error {
+	i.restarts.Add(1)
 	if r.PendingOnly {
 		return errors.New("no parameter waits")
 	}
 	return nil
 }
-
-func (i *instance) Stop(context.Context) error { i.stops.Add(1); return nil }
 
 func certificates(t *testing.T, cluster string) pki.Set {
 	t.Helper()
@@ -123,8 +122,8 @@ func TestOperatorAndPeersMayDoWhatIsTheirs(t *testing.T) {
 	if err := operator.Restart(ctx, target, instanceapi.RestartRequest{}); err != nil {
 		t.Error(err)
 	}
-	if err := operator.Stop(ctx, target); err != nil || handler.stops.Load() != 1 {
-		t.Errorf("stop: %v", err)
+	if handler.restarts.Load() != 1 {
+		t.Error("it was not asked to restart")
 	}
 	err := operator.Restart(ctx, target, instanceapi.RestartRequest{PendingOnly: true})
 	if !instanceapi.Refused(err) || !strings.Contains(err.Error(), "no parameter waits") {
@@ -139,8 +138,8 @@ func TestNobodyMayDoWhatIsNotTheirs(t *testing.T) {
 	ctx := t.Context()
 
 	peer := client(t, identity(t, set.Peer))
-	if err := peer.Stop(ctx, target); !instanceapi.Refused(err) {
-		t.Errorf("a peer's stop: %v", err)
+	if err := peer.Restart(ctx, target, instanceapi.RestartRequest{}); !instanceapi.Refused(err) {
+		t.Errorf("a peer's restart: %v", err)
 	}
 	if _, err := peer.Handover(ctx, target, instanceapi.HandoverRequest{}); !instanceapi.Refused(err) {
 		t.Errorf("a peer's hand-over: %v", err)
@@ -153,16 +152,16 @@ func TestNobodyMayDoWhatIsNotTheirs(t *testing.T) {
 		t.Errorf("the operator's message: %v", err)
 	}
 	// The server's certificate is no client certificate, though the same CA signs it.
-	if err := client(t, identity(t, set.Server)).Stop(ctx, target); err == nil {
-		t.Error("the server's certificate may stop an instance")
+	if err := client(t, identity(t, set.Server)).Restart(ctx, target, instanceapi.RestartRequest{}); err == nil {
+		t.Error("the server's certificate may restart an instance")
 	}
 	// Another cluster's CA makes the same names.
 	other := certificates(t, "orders")
-	if err := client(t, identity(t, other.Operator)).Stop(ctx, target); err == nil {
-		t.Error("another cluster's operator certificate may stop an instance")
+	if err := client(t, identity(t, other.Operator)).Restart(ctx, target, instanceapi.RestartRequest{}); err == nil {
+		t.Error("another cluster's operator certificate may restart an instance")
 	}
-	if handler.stops.Load() != 0 {
-		t.Error("the instance was stopped")
+	if handler.restarts.Load() != 0 {
+		t.Error("the instance was asked to restart")
 	}
 }
 
@@ -286,7 +285,7 @@ func TestFakeAnswersAsTold(t *testing.T) {
 		t.Errorf("calls are %v", got)
 	}
 	f.Remove("orders-0")
-	if err := f.Stop(ctx, target); err == nil {
+	if err := f.Restart(ctx, target, instanceapi.RestartRequest{}); err == nil {
 		t.Error("a removed instance answers")
 	}
 }

@@ -92,11 +92,6 @@ func (c *HTTPClient) Restart(ctx context.Context, t Target, r RestartRequest) er
 	return c.call(ctx, t, request{method: http.MethodPost, path: pathRestart, body: r}, nil)
 }
 
-// Stop implements Client.
-func (c *HTTPClient) Stop(ctx context.Context, t Target) error {
-	return c.call(ctx, t, request{method: http.MethodPost, path: pathStop, body: struct{}{}}, nil)
-}
-
 type request struct {
 	method, path string
 	body         any

@@ -12,7 +12,7 @@ import (
 // Call is a request that a Fake got.
 type Call struct {
 	Pod     string
-	Method  string // Peer, Release, Handover, Restart or Stop; reads of the status are not kept
+	Method  string // Peer, Release, Handover or Restart; reads of the status are not kept
 	Request any
 }
 
@@ -125,9 +125,6 @@ func (f *Fake) Handover(ctx context.Context, t Target, r HandoverRequest) (Hando
 func (f *Fake) Restart(ctx context.Context, t Target, r RestartRequest) error {
 	return f.call(ctx, t, "Restart", r)
 }
-
-// Stop implements Client.
-func (f *Fake) Stop(ctx context.Context, t Target) error { return f.call(ctx, t, "Stop", nil) }
 
 func (f *Fake) call(ctx context.Context, t Target, method string, request any) error {
 	f.mu.Lock()

@@ -11,7 +11,7 @@ import (
 
 // Common names of the certificates that may call an instance. The cluster's own CA signs both.
 const (
-	// CommonNameOperator is the operator's: it may read the status and ask for hand-over, restart and stop.
+	// CommonNameOperator is the operator's: it may read the status and ask for hand-over and restart.
 	CommonNameOperator = "kumki-operator"
 	// CommonNamePeer is shared by the instances of a cluster: they may read the status and send messages of the election.
 	CommonNamePeer = naming.RoleReplication
@@ -24,7 +24,6 @@ const (
 	pathRelease  = "/v1/release"
 	pathHandover = "/v1/handover"
 	pathRestart  = "/v1/restart"
-	pathStop     = "/v1/stop"
 )
 
 // Handler is what an instance does when it is asked. Methods are called by several goroutines at once, must come back within
@@ -41,8 +40,6 @@ type Handler interface {
 	Handover(ctx context.Context, r HandoverRequest) HandoverReply
 	// Restart starts to restart PostgreSQL and returns at once; the error says why it does not.
 	Restart(ctx context.Context, r RestartRequest) error
-	// Stop starts to shut PostgreSQL down cleanly, for suspension, and returns at once; the error says why it does not.
-	Stop(ctx context.Context) error
 }
 
 // Target is an instance to call. The answer must come from the pod of that name: addresses are given to other pods soon
@@ -70,6 +67,4 @@ type Client interface {
 	Handover(ctx context.Context, t Target, r HandoverRequest) (HandoverReply, error)
 	// Restart asks for a restart of PostgreSQL.
 	Restart(ctx context.Context, t Target, r RestartRequest) error
-	// Stop asks for a clean shutdown, for suspension.
-	Stop(ctx context.Context, t Target) error
 }

@@ -84,7 +84,6 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("POST "+pathRelease, s.only([]string{CommonNamePeer}, s.release))
 	mux.Handle("POST "+pathHandover, s.only([]string{CommonNameOperator}, s.handover))
 	mux.Handle("POST "+pathRestart, s.only([]string{CommonNameOperator}, s.restart))
-	mux.Handle("POST "+pathStop, s.only([]string{CommonNameOperator}, s.stop))
 	return mux
 }
 
@@ -159,10 +158,6 @@ func (s *Server) restart(w http.ResponseWriter, r *http.Request) {
 	if decode(w, r, &request) {
 		accepted(w, s.handle.Restart(r.Context(), request))
 	}
-}
-
-func (s *Server) stop(w http.ResponseWriter, r *http.Request) {
-	accepted(w, s.handle.Stop(r.Context()))
 }
 
 func decode(w http.ResponseWriter, r *http.Request, into any) bool {

@@ -8,7 +8,6 @@
 //	POST /v1/release    election.Lease -> ReleaseReply (lets go of the lease in the caller's name; peers only)
 //	POST /v1/handover   HandoverRequest  -> HandoverReply (starts it; the lease tells when it is done)
 //	POST /v1/restart    RestartRequest   -> 202 (restarts PostgreSQL of a standby, or of a primary in place)
-//	POST /v1/stop       -> 202 (clean shutdown of the whole cluster for suspend: PostgreSQL stays down)
 package instanceapi
 
 import "github.com/kumki-dev/kumki/internal/election"
@@ -116,8 +115,6 @@ type Status struct {
 	Settings map[string]string `json:"settings,omitempty"`
 	// PostmasterStart is when PostgreSQL started, RFC 3339.
 	PostmasterStart string `json:"postmasterStart,omitempty"`
-	// CertificateSerial of the server certificate in force.
-	CertificateSerial string `json:"certificateSerial,omitempty"`
 }
 
 // ConfigError says why a configuration was refused.

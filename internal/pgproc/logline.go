@@ -9,14 +9,11 @@ import (
 	"time"
 )
 
-// LogLinePrefix is the log_line_prefix that LogRecord's fields are read from. With it goes log_destination=stderr,
+// LogRecord is one message of a PostgreSQL program. A server's has all fields with postgres.LogLinePrefix, log_destination=stderr,
 // logging_collector=off and log_timezone=UTC.
-const LogLinePrefix = `%m|%p|%b|%e|%u|%d|`
-
-// LogRecord is one message of a PostgreSQL program.
 type LogRecord struct {
 	Program string // "postgres", "pg_rewind", …
-	// The rest but Severity and Message is set for a server's messages that carry LogLinePrefix.
+	// The rest but Severity and Message is set for a server's messages that carry postgres.LogLinePrefix.
 	Time     time.Time
 	PID      int
 	Backend  string // for example "checkpointer"

@@ -19,6 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/kumki-dev/kumki/internal/pgproc"
+	"github.com/kumki-dev/kumki/internal/postgres"
 )
 
 // longEnough bounds every wait for PostgreSQL in these tests.
@@ -235,7 +236,7 @@ func (s *server) configure(more map[string]string) {
 	s.t.Helper()
 	conf := fmt.Sprintf("listen_addresses = '127.0.0.1'\nport = %d\nunix_socket_directories = '%s'\nshared_buffers = '8MB'\n"+
 		"max_connections = 60\nlog_line_prefix = '%s'\nlog_timezone = 'UTC'\nlogging_collector = off\nwal_log_hints = on\n"+
-		"fsync = off\ndynamic_shared_memory_type = posix\n", s.port, s.run, pgproc.LogLinePrefix)
+		"fsync = off\ndynamic_shared_memory_type = posix\n", s.port, s.run, postgres.LogLinePrefix)
 	for k, v := range more {
 		conf += k + " = '" + v + "'\n"
 	}

@@ -24,7 +24,6 @@ SELECT json_build_object(
  'flush', CASE WHEN r THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_flush_lsn() END,
  'replay', CASE WHEN r THEN pg_last_wal_replay_lsn() END,
  'replayPaused', CASE WHEN r THEN pg_is_wal_replay_paused() END,
- 'lastReplayed', CASE WHEN r THEN pg_last_xact_replay_timestamp() END,
  'receiver', (SELECT json_build_object('status', coalesce(w.status, 'connecting'), 'host', w.sender_host, 'port', w.sender_port,
      'tli', w.received_tli, 'flushed', w.flushed_lsn, 'end', w.latest_end_lsn, 'slot', w.slot_name)
    FROM pg_stat_activity a LEFT JOIN pg_stat_wal_receiver w ON w.pid = a.pid WHERE a.backend_type = 'walreceiver' LIMIT 1),
@@ -42,8 +41,7 @@ SELECT json_build_object(
  'primaryConnInfo', current_setting('primary_conninfo'),
  'version', split_part(current_setting('server_version'), ' ', 1),
  'versionNum', current_setting('server_version_num')::int,
- 'postmasterStart', pg_postmaster_start_time(),
- 'configLoaded', pg_conf_load_time())
+ 'postmasterStart', pg_postmaster_start_time())
 FROM rec`
 
 // observeStatement is the name that observeSQL is prepared by when the connection is made: planning it takes longer than running it.
@@ -56,7 +54,6 @@ type answer struct {
 	WALFile          string
 	Flush, Replay    postgres.LSN
 	ReplayPaused     bool
-	LastReplayed     time.Time
 	Receiver         *struct {
 		Status, Host, Slot string
 		Port               int
@@ -80,10 +77,10 @@ type answer struct {
 		PID  int
 		Wait string
 	}
-	PrimaryConnInfo               string
-	Version                       string
-	VersionNum                    int
-	PostmasterStart, ConfigLoaded time.Time
+	PrimaryConnInfo string
+	Version         string
+	VersionNum      int
+	PostmasterStart time.Time
 }
 
 // Observe asks everything in one round trip; a standby that does not stream takes a second one.
@@ -121,9 +118,9 @@ func (c *Client) Observe(ctx context.Context) (Observation, error) {
 func (a *answer) observation() Observation {
 	o := Observation{
 		InRecovery: a.InRecovery, SystemIdentifier: a.SystemIdentifier, ReplayLSN: a.Replay, ReplayPaused: a.ReplayPaused,
-		LastReplayed: a.LastReplayed, SyncStandbyNames: a.SyncStandbyNames, PrimaryConnInfo: a.PrimaryConnInfo,
+		SyncStandbyNames: a.SyncStandbyNames, PrimaryConnInfo: a.PrimaryConnInfo,
 		PendingRestart: a.PendingRestart, Settings: a.Settings, ServerVersion: a.Version, VersionNum: a.VersionNum,
-		PostmasterStart: a.PostmasterStart, ConfigLoaded: a.ConfigLoaded,
+		PostmasterStart: a.PostmasterStart,
 	}
 	if c := a.Checkpointer; c != nil {
 		o.CheckpointerPID, o.CheckpointerWait = c.PID, c.Wait

@@ -98,8 +98,6 @@ type Observation struct {
 	ReplayLSN postgres.LSN
 	// ReplayPaused says that replay waits: somebody paused it, or a setting is lower than the primary's.
 	ReplayPaused bool
-	// LastReplayed is the commit time of the last replayed transaction (standby); zero when there is none.
-	LastReplayed time.Time
 	// WALReceiver of a standby; nil when there is no such process.
 	WALReceiver *WALReceiver
 	// Replication are those who stream from here, and pg_basebackup with its State; connections of Kumki's own are left out.
@@ -123,8 +121,6 @@ type Observation struct {
 	VersionNum    int
 	// PostmasterStart is when the postmaster started.
 	PostmasterStart time.Time
-	// ConfigLoaded is when this session last read the configuration files.
-	ConfigLoaded time.Time
 }
 
 // WALReceiver is the process of a standby that receives WAL.
