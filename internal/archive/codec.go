@@ -51,20 +51,28 @@ func (c *Codec) Encode(w io.Writer) (io.WriteCloser, error) {
 	if level == 0 {
 		level = DefaultLevel
 	}
-	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)), zstd.WithEncoderConcurrency(max(c.Threads, 1)))
+	z, err := newCompressor(w, zstd.EncoderLevelFromZstd(level), c.Threads)
 	if err != nil {
 		return nil, err
 	}
 	return &encoder{z, sealed}, nil
 }
 
+// newCompressor compresses with that many threads.
+func newCompressor(w io.Writer, level zstd.EncoderLevel, threads int) (io.WriteCloser, error) {
+	if threads > 1 {
+		return newFrameWriter(w, level, threads)
+	}
+	return zstd.NewWriter(w, zstd.WithEncoderLevel(level), zstd.WithEncoderConcurrency(1))
+}
+
 type encoder struct {
-	*zstd.Encoder
+	io.WriteCloser
 	sealed io.Closer
 }
 
 func (e *encoder) Close() error {
-	if err := e.Encoder.Close(); err != nil {
+	if err := e.WriteCloser.Close(); err != nil {
 		return err
 	}
 	if e.sealed == nil {

@@ -72,6 +72,9 @@ func (m *Memory) Create(ctx context.Context, key string, r io.Reader, metadata m
 	if err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.objects[key]; ok {
