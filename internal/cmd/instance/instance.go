@@ -72,7 +72,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	// A small live heap: collecting often costs little and keeps the memory beside PostgreSQL small.
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(40)
+		debug.SetGCPercent(20)
 	}
 	// A connection to a lost API server must be given up within the lease's time.
 	for name, value := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "3", "HTTP2_PING_TIMEOUT_SECONDS": "2"} {
