@@ -106,9 +106,12 @@ func (p *pass) userSecrets(ctx context.Context) error {
 	for _, use := range []struct {
 		name string
 		keys []string
+		fit  func(map[string][]byte) error
 	}{
-		{tls.ServerSecret, []string{pki.KeyCert, pki.KeyKey, pki.KeyCA}},
-		{tls.ClientCASecret, []string{pki.KeyCA}},
+		{tls.ServerSecret, []string{pki.KeyCert, pki.KeyKey, pki.KeyCA}, func(d map[string][]byte) error {
+			return pki.CheckServer(d[pki.KeyCert], d[pki.KeyKey], d[pki.KeyCA])
+		}},
+		{tls.ClientCASecret, []string{pki.KeyCA}, func(d map[string][]byte) error { return pki.CheckCA(d[pki.KeyCA]) }},
 	} {
 		if use.name == "" {
 			continue
@@ -126,6 +129,9 @@ func (p *pass) userSecrets(ctx context.Context) error {
 			if len(secret.Data[key]) == 0 {
 				p.refuse(apiv1.ReasonSecretInvalid, fmt.Sprintf("Secret %q of spec.tls has no key %s: add it", use.name, key))
 			}
+		}
+		if err := use.fit(secret.Data); err != nil {
+			p.refuse(apiv1.ReasonSecretInvalid, fmt.Sprintf("Secret %q of spec.tls cannot be used: %v; the last good one stays in use where it is loaded", use.name, err))
 		}
 		if use.name == tls.ServerSecret {
 			p.input.ServerCA = secret.Data[pki.KeyCA]

@@ -3,6 +3,7 @@ package controllers_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -19,6 +20,7 @@ import (
 
 	apiv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
+	"github.com/kumki-dev/kumki/internal/pki"
 )
 
 // annotate sets an annotation of the cluster.
@@ -128,6 +130,27 @@ var _ = Describe("A change", func() {
 		s.condition(ctx, apiv1.ConditionConfigurationValid, metav1.ConditionTrue, apiv1.ReasonValid)
 		s.settles(ctx)
 		Expect(object(ctx, s, naming.ConfigMap(s.Name), &corev1.ConfigMap{}).Data[naming.KeyConfig]).To(ContainSubstring(`"work_mem": "9MB"`))
+	}, SpecTimeout(3*time.Minute))
+
+	It("to a certificate that does not fit its key is told", func(ctx SpecContext) {
+		pair := func() map[string][]byte {
+			r, err := pki.Ensure(pki.Request{Now: time.Now(), Cluster: "pg", Namespace: "own"})
+			Expect(err).NotTo(HaveOccurred())
+			return r.Set.Server
+		}
+		good, other := pair(), pair()
+		s := created(ctx, nil)
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "own"}, Data: maps.Clone(good)}
+		secret.Data[pki.KeyKey] = other[pki.KeyKey]
+		Expect(people.Create(ctx, secret)).To(Succeed())
+		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.TLS.ServerSecret = "own" })
+		message := s.condition(ctx, apiv1.ConditionConfigurationValid, metav1.ConditionFalse, apiv1.ReasonSecretInvalid)
+		Expect(message).To(And(ContainSubstring(`Secret "own"`), ContainSubstring("do not belong together")))
+
+		secret.Data = good
+		Expect(people.Update(ctx, secret)).To(Succeed())
+		s.annotate(ctx, "example.com/look", "again")
+		s.condition(ctx, apiv1.ConditionConfigurationValid, metav1.ConditionTrue, apiv1.ReasonValid)
 	}, SpecTimeout(3*time.Minute))
 
 	It("of the major version is refused", func(ctx SpecContext) {

@@ -2,8 +2,6 @@ package instance
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/kumki-dev/kumki/internal/pgproc"
+	"github.com/kumki-dev/kumki/internal/pki"
 )
 
 // syncTLS keeps private copies of the mounted certificates: PostgreSQL wants keys that only it can read, and a mount that belongs to
@@ -41,11 +40,8 @@ func syncPair(from, to string, owner *pgproc.User) (bool, error) {
 		}
 		files[name] = content
 	}
-	if _, err := tls.X509KeyPair(files["tls.crt"], files["tls.key"]); err != nil {
-		return false, fmt.Errorf("tls.crt and tls.key do not belong together: %w", err)
-	}
-	if !x509.NewCertPool().AppendCertsFromPEM(files["ca.crt"]) {
-		return false, errors.New("ca.crt holds no certificate in PEM form")
+	if err := pki.CheckServer(files["tls.crt"], files["tls.key"], files["ca.crt"]); err != nil {
+		return false, err
 	}
 	if err := makeDir(to, owner); err != nil {
 		return false, err

@@ -219,3 +219,32 @@ func TestTamperedBundleIsMadeGood(t *testing.T) {
 		t.Error("the bundle was not made good")
 	}
 }
+
+func TestCheckServer(t *testing.T) {
+	a, b := newSet(t), newSet(t)
+	for name, test := range map[string]struct {
+		cert, key, ca []byte
+		says          string
+	}{
+		"a pair and its authority": {a[KeyCert], a[KeyKey], a[KeyCA], ""},
+		"another authority":        {a[KeyCert], a[KeyKey], b[KeyCA], ""},
+		"another key":              {a[KeyCert], b[KeyKey], a[KeyCA], "tls.key"},
+		"no certificate":           {[]byte("x"), a[KeyKey], a[KeyCA], "tls.crt"},
+		"no authority":             {a[KeyCert], a[KeyKey], []byte("x"), "ca.crt"},
+		"nothing":                  {nil, nil, nil, "tls.crt"},
+	} {
+		err := CheckServer(test.cert, test.key, test.ca)
+		if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func newSet(t *testing.T) map[string][]byte {
+	t.Helper()
+	r, err := Ensure(Request{Now: time.Now(), Cluster: "orders", Namespace: "shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Set.Server
+}
