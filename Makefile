@@ -25,6 +25,9 @@ SIM_RUNS ?= 2000000
 ROUNDS ?= 10
 FAULTS ?=
 
+# How long faults come in "make chaos".
+CHAOS ?= 10m
+
 # Whoever runs the tests may narrow them down: make test PKG=./internal/plan/...
 PKG ?= ./...
 
@@ -105,6 +108,10 @@ test-packages:
 .PHONY: sim
 sim: ## Run many more seeds of the simulation of leadership (SIM_RUNS).
 	@KUMKI_SIM_RUNS=$(SIM_RUNS) go test ./internal/election/... -count=1 -timeout 12h -v -run Sim
+
+.PHONY: chaos
+chaos: bin/localkube ## Break instances at random for long (CHAOS), as processes under a writing client.
+	@KUMKI_HA_CHAOS=$(CHAOS) TEST_FLAGS='-v' hack/test.sh ./test/ha -ginkgo.focus 'whatever comes'
 
 .PHONY: e2e
 e2e: cluster-up images operator-image deploy ## Run the end-to-end tests, except those of many minutes.
