@@ -130,9 +130,10 @@ bench-failover: cluster-up images operator-image deploy ## Measure faults under 
 ##@ Build
 
 .PHONY: build
-build: ## Build the binaries kumki and kumki-wal to bin/.
+build: ## Build the binaries kumki, kumki-wal and kumki-archive to bin/.
 	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/kumki .
 	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/kumki-wal ./cmd/kumki-wal
+	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/kumki-archive ./cmd/kumki-archive
 
 .PHONY: run
 run: ## Run the operator on this machine, against the cluster's API server.
