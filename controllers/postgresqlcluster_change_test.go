@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,6 +62,9 @@ var _ = Describe("A change", func() {
 		s.world.change(func(w *world) { w.brokenTemplate = "bad:1" })
 		s.update(ctx, func(c *apiv1.PostgreSQLCluster) { c.Spec.Image, c.Spec.Version = "bad:1", "17" })
 		s.condition(ctx, apiv1.ConditionDegraded, metav1.ConditionTrue, apiv1.ReasonRolloutHalted)
+		Consistently(func() string {
+			return meta.FindStatusCondition(s.get(ctx).Status.Conditions, apiv1.ConditionDegraded).Reason
+		}).WithTimeout(5*time.Second).Should(Equal(apiv1.ReasonRolloutHalted), "the reason says what to do, for as long as it lasts")
 		Expect(s.world.did()).To(Equal([]string{"gone pg-2", "pod pg-2"}))
 		Expect(s.world.primary()).To(Equal("pg-0"))
 

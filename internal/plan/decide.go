@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -136,7 +138,10 @@ func (d *Decision) take(s *step) {
 		d.Progress = s.progress
 	}
 	if s.trouble != nil {
-		d.Troubles = append(d.Troubles, *s.trouble)
+		// What stopped because of an instance says why the instance is not ready, and what to do: it is not said twice.
+		d.Troubles = append(slices.DeleteFunc(d.Troubles, func(f Finding) bool {
+			return f.Reason == apiv1.ReasonInstancesNotReady && strings.Contains(s.trouble.Message, f.Message)
+		}), *s.trouble)
 	}
 	if s.again > 0 {
 		d.After = min(d.After, s.again)

@@ -90,7 +90,7 @@ func TestRollout(t *testing.T) {
 		{"waits for one that has not caught up", steady(3, outdated(0, 1), behind("pg-2", caughtUp+1)), decision{progress: apiv1.ReasonRollingUpdate}},
 		{"waits while nobody leads", steady(3, outdated(0, 1), nobodyLeads), decision{progress: apiv1.ReasonRollingUpdate}},
 		{"halts at one that stays unready", steady(3, outdated(0, 1), with(2, unreadyForLong)),
-			decision{progress: apiv1.ReasonRollingUpdate, troubles: []string{apiv1.ReasonInstancesNotReady, apiv1.ReasonRolloutHalted}}},
+			decision{progress: apiv1.ReasonRollingUpdate, troubles: []string{apiv1.ReasonRolloutHalted}}},
 		{"halts at once when the image is not there", steady(3, outdated(0, 1), with(2, func(i *Instance) {
 			unready(i)
 			i.Pod.Running, i.Pod.Waiting = false, "ImagePullBackOff"
@@ -102,7 +102,7 @@ func TestRollout(t *testing.T) {
 		{"leaves an outdated standby that copies data alone", steady(3, outdated(0, 1, 2), with(1, func(i *Instance) {
 			unreadyForLong(i)
 			i.Status.State = instanceapi.StateCloning
-		})), decision{progress: apiv1.ReasonRollingUpdate, troubles: []string{apiv1.ReasonInstancesNotReady, apiv1.ReasonRolloutHalted}}},
+		})), decision{progress: apiv1.ReasonRollingUpdate, troubles: []string{apiv1.ReasonRolloutHalted}}},
 		{"prefers a successor on a good node", steady(3, outdated(0), with(1, func(i *Instance) { i.Node.Cordoned = true })),
 			decision{action: "Handover pg-0 -> pg-2", progress: apiv1.ReasonRollingUpdate}},
 		{"a synchronous successor comes first", steady(3, outdated(0), func(v *View) { v.Instances[0].Status.Standbys[0].SyncState = "async" }),

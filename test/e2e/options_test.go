@@ -13,6 +13,7 @@ import (
 
 	databasesv1 "github.com/kumki-dev/kumki/api/v1"
 	"github.com/kumki-dev/kumki/internal/naming"
+	"github.com/kumki-dev/kumki/test/e2e/fault"
 )
 
 func everyOption() databasesv1.PostgreSQLClusterSpec {
@@ -136,4 +137,14 @@ var _ = Describe("A cluster that lost a copy", Ordered, ContinueOnFailure, func(
 		l.finish(ctx, begin)
 		l.sameEverywhere(ctx)
 	}, SpecTimeout(15*time.Minute))
+})
+
+var _ = Describe("PostgreSQL 18", Label("faults"), func() {
+	s := newScope()
+
+	It("comes up and survives the death of its primary", func(ctx SpecContext) {
+		s.create(ctx, databasesv1.PostgreSQLClusterSpec{Replicas: 2, Version: "18"})
+		Expect(s.write(ctx, "SELECT current_setting('server_version_num')::int / 10000")).To(Equal([]string{"18"}))
+		strikeAt(ctx, s, faultCase{strike: signal(fault.Postmaster, fault.Kill), resume: 30 * time.Second, leadership: either})
+	}, SpecTimeout(6*time.Minute))
 })
