@@ -134,6 +134,7 @@ func (in *instance) psql(sql string) string {
 	GinkgoHelper()
 	cmd := exec.Command("/usr/lib/postgresql/15/bin/psql", "-h", filepath.Join(in.dir, "run"), "-p", strconv.Itoa(portPG), "-U", naming.RoleSuperuser,
 		"-d", "postgres", "-XAtqc", sql)
+	cmd.Dir = "/" // that of the checkout may be closed to the user
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(in.c.uid), Gid: uint32(in.c.gid)}}
 	out, err := cmd.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))

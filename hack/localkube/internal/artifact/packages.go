@@ -36,6 +36,7 @@ var ClusterTools = []Tool{
 	{CNIDir + "/ptp", "containernetworking-plugins"},
 	{"nft", "nftables"},
 	{"ip", "iproute2"},
+	{"sysctl", "procps"},
 	{"conntrack", "conntrack"},
 	{"mount", "mount"},
 	{"mkfs.xfs", "xfsprogs"},
