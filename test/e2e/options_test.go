@@ -139,7 +139,7 @@ var _ = Describe("A cluster that lost a copy", Ordered, ContinueOnFailure, func(
 	}, SpecTimeout(15*time.Minute))
 })
 
-var _ = Describe("PostgreSQL 18", Label("faults"), func() {
+var _ = Describe("PostgreSQL 18", Ordered, Label("faults"), func() {
 	s := newScope()
 
 	It("comes up and survives the death of its primary", func(ctx SpecContext) {
