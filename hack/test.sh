@@ -35,6 +35,8 @@ if [ "${*:-./...}" = ./... ]; then
 	gotest . "${quick[@]}"
 	gotest . -p 1 "${slow[@]}"
 	gotest hack/localkube ./...
+	# The end-to-end tests are only put together, so that a mistake there shows before a cluster is brought up.
+	gotest . -tags e2e ./test/e2e -ginkgo.dry-run
 else
 	gotest . "$@"
 fi
