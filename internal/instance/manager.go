@@ -429,7 +429,7 @@ const serviceEvery = 10 * time.Second
 
 // keepService points the Service here again when it leads elsewhere.
 func (m *Manager) keepService() {
-	if m.leading() && !m.pointing && m.now()-m.serviceAt > serviceEvery {
+	if m.leading() && m.lease.Version != "" && !m.pointing && m.now()-m.serviceAt > serviceEvery {
 		m.pointService(m.lease.Record.Term)
 	}
 }

@@ -71,6 +71,26 @@ func TestClonesThatFailAreLimited(t *testing.T) {
 	}
 }
 
+// A standby whose leader is not up serves reads; it is neither stopped nor copied anew.
+func TestStandbyIsLeftAloneWhileItsLeaderIsDown(t *testing.T) {
+	for _, h := range []hint{hintClone, hintRewind, ""} {
+		m, api := follower(t)
+		api.Set("c-1", instanceapi.Status{})
+		m.pm, m.observed.ok = &pgproc.Postmaster{}, true
+		m.repair.hint = h
+		long := m.now() - time.Hour
+		m.repair.since, m.observed.since, m.observed.streamed = long, long, long
+		m.mend(pgproc.Generation{}, m.cfg.member("c-1"))
+		if !m.repair.asking {
+			t.Fatalf("hint %q: the leader was not asked", h)
+		}
+		finish(t, m)
+		if m.job != nil || m.repair.asking {
+			t.Errorf("hint %q: %+v was begun", h, m.job)
+		}
+	}
+}
+
 // What ALTER SYSTEM set would win over all that is declared.
 func TestAutoConfIsEmptied(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -172,6 +192,8 @@ func TestOnlyLibrariesAreBlamedForClientsThatAreTurnedAway(t *testing.T) {
 		"they get in":                {nil, false},
 		"the library is missing":     {&pgconn.PgError{Code: "58P01", Message: `could not access file "x"`}, true},
 		"the library may not be had": {&pgconn.PgError{Code: "42501", Message: `access to library "x" is not allowed`}, true},
+		"the library is broken":      {&pgconn.PgError{Code: "XX000", Message: `could not load library "x": undefined symbol`}, true},
+		"the disk fails":             {&pgconn.PgError{Code: "58030", Message: `could not read block 0 in file "base/5/1259": Input/output error`}, false},
 		"no connection is free":      {&pgconn.PgError{Code: "53300"}, false},
 		"it starts":                  {&pgconn.PgError{Code: "57P03"}, false},
 		"no answer":                  {context.DeadlineExceeded, false},

@@ -323,11 +323,20 @@ func (m *Manager) resetNames(r role) {
 // turnedAway: a library that every new session loads may keep everybody out, and nothing but a new session tells.
 func turnedAway(err error, hash string) *instanceapi.ConfigError {
 	var said *pgconn.PgError
-	if !errors.As(err, &said) || !strings.HasPrefix(said.Code, "58") && said.Code != "42501" {
-		return nil // too many connections, for example, is no fault of the configuration
+	if !errors.As(err, &said) {
+		return nil
 	}
-	return &instanceapi.ConfigError{Parameter: "session_preload_libraries", Message: said.Message, ConfigHash: hash}
+	for _, text := range libraryErrors {
+		if strings.HasPrefix(said.Message, text) {
+			return &instanceapi.ConfigError{Parameter: "session_preload_libraries", Message: said.Message, ConfigHash: hash}
+		}
+	}
+	return nil // too many connections, for example, or a disk that fails, is no fault of the configuration
 }
+
+// libraryErrors are how PostgreSQL begins to say that a library cannot be loaded (lc_messages is C). SQLSTATEs would not do: a
+// disk that fails has the same.
+var libraryErrors = []string{"could not access file ", "could not load library ", "incompatible library ", "access to library "}
 
 // applyBeforeConsistency gives a standby that does not let anybody in yet the leader that was found since it was started: without
 // a source it may never become consistent.

@@ -133,6 +133,7 @@ func TestRewindOfADivergedPrimary(t *testing.T) {
 	unreachable.Port = freePort(t)
 	_, err = old.programs.Rewind(testContext(t), volume, dir, pgproc.RewindOptions{Source: unreachable, SourceTimeline: 2})
 	g.Expect(err).To(MatchError(ContainSubstring("nothing was changed")))
+	g.Expect(err).To(MatchError(pgproc.ErrSourceUnreachable), "that is no reason to clone")
 	g.Expect(old.generation().Incomplete).To(BeEmpty())
 
 	result, err := old.programs.Rewind(testContext(t), volume, dir, pgproc.RewindOptions{Source: source, SourceTimeline: 2})
